@@ -1,0 +1,430 @@
+// TensorFlow's side of the core: op types and CPU kernels registered through
+// the stable C API, so that one binary serves every TensorFlow 2.16-2.21.
+//
+// An op carries its whole arithmetic as attributes. Its kernel hands the
+// tensors' own memory to the core; nothing is copied unless the user's function
+// needs another layout or element type. Shape functions of the C API cannot
+// read these attributes, so static shapes come from Python.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "opgraft.h"
+#include "tensorflow/c/kernels.h"
+#include "tensorflow/c/ops.h"
+#include "tensorflow/c/tf_tensor.h"
+
+namespace {
+
+struct Free {
+  void operator()(TF_Status *status) const { TF_DeleteStatus(status); }
+  void operator()(TF_Tensor *tensor) const { TF_DeleteTensor(tensor); }
+};
+using Status = std::unique_ptr<TF_Status, Free>;
+using Tensor = std::unique_ptr<TF_Tensor, Free>;
+
+bool ok(const Status &status) { return TF_GetCode(status.get()) == TF_OK; }
+
+// og_status is numbered like TF_Code.
+void set(const Status &status, og_status code, const std::string &text) {
+  TF_SetStatus(status.get(), static_cast<TF_Code>(code), text.c_str());
+}
+
+bool to_og(TF_DataType type, og_dtype *dtype) {
+  static const struct {
+    TF_DataType tf;
+    og_dtype og;
+  } pairs[] = {{TF_FLOAT, OG_F32}, {TF_DOUBLE, OG_F64}, {TF_HALF, OG_F16},   {TF_BFLOAT16, OG_BF16},
+               {TF_INT8, OG_I8},   {TF_INT16, OG_I16},  {TF_INT32, OG_I32},  {TF_INT64, OG_I64},
+               {TF_UINT8, OG_U8},  {TF_UINT16, OG_U16}, {TF_UINT32, OG_U32}, {TF_UINT64, OG_U64}};
+  for (const auto &pair : pairs)
+    if (pair.tf == type) return *dtype = pair.og, true;
+  return false;
+}
+
+// ---- attributes -------------------------------------------------------------
+
+class Attributes {
+ public:
+  Attributes(TF_OpKernelConstruction *context, const Status &status)
+      : context_(context), status_(status) {}
+
+  std::string text(const char *name) const {
+    int32_t entries = 0, size = 0;
+    TF_OpKernelConstruction_GetAttrSize(context_, name, &entries, &size, status_.get());
+    if (!ok(status_)) return "";
+    std::vector<char> value(static_cast<size_t>(size) + 1, 0);
+    TF_OpKernelConstruction_GetAttrString(context_, name, value.data(), static_cast<size_t>(size),
+                                          status_.get());
+    return value.data();
+  }
+
+  int64_t integer(const char *name) const {
+    int64_t value = 0;
+    if (ok(status_)) TF_OpKernelConstruction_GetAttrInt64(context_, name, &value, status_.get());
+    return value;
+  }
+
+  bool flag(const char *name) const {
+    TF_Bool value = 0;
+    if (ok(status_)) TF_OpKernelConstruction_GetAttrBool(context_, name, &value, status_.get());
+    return value != 0;
+  }
+
+  float real(const char *name) const {
+    float value = 0;
+    if (ok(status_)) TF_OpKernelConstruction_GetAttrFloat(context_, name, &value, status_.get());
+    return value;
+  }
+
+  std::vector<int64_t> list(const char *name, size_t size) const {
+    std::vector<int64_t> values(size, 0);
+    int32_t entries = 0, bytes = 0;
+    TF_OpKernelConstruction_GetAttrSize(context_, name, &entries, &bytes, status_.get());
+    if (!ok(status_)) return values;
+    if (entries != static_cast<int32_t>(size)) {
+      set(status_, OG_INVALID_ARGUMENT,
+          std::string("attribute ") + name + " must have " + std::to_string(size) + " numbers");
+      return values;
+    }
+    TF_OpKernelConstruction_GetAttrInt64List(context_, name, values.data(), entries, status_.get());
+    return values;
+  }
+
+  TF_DataType type(const char *name, og_dtype *dtype) const {
+    TF_DataType value = TF_FLOAT;
+    if (ok(status_)) TF_OpKernelConstruction_GetAttrType(context_, name, &value, status_.get());
+    if (ok(status_) && !to_og(value, dtype))
+      set(status_, OG_UNIMPLEMENTED, std::string("attribute ") + name + " has an unsupported type");
+    return value;
+  }
+
+ private:
+  TF_OpKernelConstruction *context_;
+  const Status &status_;
+};
+
+// ---- kernels ----------------------------------------------------------------
+
+struct Kernel {
+  og_call call = {};
+  TF_DataType output_type = TF_FLOAT;
+
+  virtual ~Kernel() = default;
+  virtual void read(const Attributes &attributes) = 0;
+  virtual void compute(TF_OpKernelContext *context, TF_Tensor *left, TF_Tensor *right,
+                       const Status &status) = 0;
+
+  void open(const Attributes &attributes, const Status &status) {
+    attributes.type("T", &call.operand_dtype);
+    output_type = attributes.type("Tout", &call.result_dtype);
+    std::string library = attributes.text("library"), hash = attributes.text("library_hash"),
+                binary = attributes.text("binary"), symbol = attributes.text("symbol"),
+                plan = attributes.text("plan");
+    int64_t address = attributes.integer("address");
+    og_function_spec spec = {library.c_str(), hash.c_str(), binary.c_str(), symbol.c_str(),
+                             plan.c_str(), reinterpret_cast<const void *>(address),
+                             attributes.flag("thread_safe")};
+    read(attributes);
+    if (!ok(status)) return;
+    og_message message;
+    og_status code = og_function_open(&spec, &call.function, &message);
+    if (code) set(status, code, std::string("opgraft: ") + message.text);
+  }
+};
+
+std::vector<int64_t> shape_of(TF_Tensor *tensor) {
+  std::vector<int64_t> shape(static_cast<size_t>(TF_NumDims(tensor)));
+  for (size_t i = 0; i < shape.size(); i++) shape[i] = TF_Dim(tensor, static_cast<int>(i));
+  return shape;
+}
+
+std::string text_of(const std::vector<int64_t> &shape) {
+  std::string text = "(";
+  for (size_t i = 0; i < shape.size(); i++) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + ")";
+}
+
+Tensor allocate(TF_OpKernelContext *context, TF_DataType type, const std::vector<int64_t> &shape,
+                og_dtype dtype, const Status &status) {
+  size_t bytes = og_dtype_size(dtype);
+  for (int64_t size : shape) bytes *= static_cast<size_t>(size);
+  return Tensor(TF_AllocateOutput(context, 0, type, shape.data(), static_cast<int>(shape.size()),
+                                  bytes, status.get()));
+}
+
+// Uninitialised, aligned for any element type and vector.
+struct Scratch {
+  std::unique_ptr<char[]> memory;
+  explicit Scratch(size_t bytes) : memory(bytes ? new char[bytes + 64] : nullptr) {}
+  void *data() const {
+    return reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(memory.get()) + 63) / 64 * 64);
+  }
+};
+
+struct MatMul : Kernel {
+  bool transpose_a = false, transpose_b = false;
+
+  void read(const Attributes &attributes) override {
+    transpose_a = attributes.flag("transpose_a");
+    transpose_b = attributes.flag("transpose_b");
+  }
+
+  void compute(TF_OpKernelContext *context, TF_Tensor *left, TF_Tensor *right,
+               const Status &status) override {
+    std::vector<int64_t> a = shape_of(left), b = shape_of(right), batch;
+    og_matmul_spec spec = {};
+    std::vector<int64_t> a_index, b_index;
+    if (!fit(a, b, &spec) || !broadcast(a, b, &batch, &a_index, &b_index))
+      return set(status, OG_INVALID_ARGUMENT,
+                 "opgraft: the shapes " + text_of(a) + " and " + text_of(b) +
+                     " do not fit a matrix product (transpose_a=" + (transpose_a ? "True" : "False") +
+                     ", transpose_b=" + (transpose_b ? "True" : "False") + ")");
+    std::vector<int64_t> out = batch;
+    out.push_back(spec.m);
+    out.push_back(spec.n);
+    flatten(a, b, a_index, b_index, &spec);
+    Tensor product = allocate(context, output_type, out, call.result_dtype, status);
+    if (!ok(status)) return;
+    og_message message;
+    og_call here = call;
+    og_status code = og_matmul_prepare(&here, &spec, &message);
+    Scratch scratch(code ? 0 : here.scratch_bytes);
+    if (!code)
+      code = og_matmul_run(&here, &spec, TF_TensorData(left), TF_TensorData(right),
+                           TF_TensorData(product.get()), scratch.data(), &message);
+    if (code) set(status, code, std::string("opgraft: ") + message.text);
+  }
+
+ private:
+  bool fit(const std::vector<int64_t> &a, const std::vector<int64_t> &b, og_matmul_spec *spec) const {
+    if (a.size() < 2 || b.size() < 2) return false;
+    const int64_t *ra = &a[a.size() - 2], *rb = &b[b.size() - 2];
+    spec->transpose_a = transpose_a;
+    spec->transpose_b = transpose_b;
+    spec->m = ra[transpose_a ? 1 : 0];
+    spec->k = ra[transpose_a ? 0 : 1];
+    spec->n = rb[transpose_b ? 0 : 1];
+    return spec->k == rb[transpose_b ? 1 : 0];
+  }
+
+  // The batch dimensions of the result, and which matrix each of its entries takes.
+  static bool broadcast(const std::vector<int64_t> &a, const std::vector<int64_t> &b,
+                        std::vector<int64_t> *batch, std::vector<int64_t> *a_index,
+                        std::vector<int64_t> *b_index) {
+    size_t rank = std::max(a.size(), b.size()) - 2;
+    auto dim = [rank](const std::vector<int64_t> &shape, size_t i) {
+      size_t missing = rank + 2 - shape.size();
+      return i < missing ? int64_t{1} : shape[i - missing];
+    };
+    int64_t count = 1;
+    for (size_t i = 0; i < rank; i++) {
+      int64_t da = dim(a, i), db = dim(b, i);
+      if (da != db && da != 1 && db != 1) return false;
+      batch->push_back(da == 1 ? db : da);
+      count *= batch->back();
+    }
+    a_index->assign(static_cast<size_t>(count), 0);
+    b_index->assign(static_cast<size_t>(count), 0);
+    for (int64_t entry = 0; entry < count; entry++) {
+      int64_t rest = entry, a_step = 1, b_step = 1;
+      for (size_t i = rank; i-- > 0;) {
+        int64_t at = rest % (*batch)[i];
+        rest /= (*batch)[i];
+        if (dim(a, i) != 1) (*a_index)[static_cast<size_t>(entry)] += at * a_step;
+        if (dim(b, i) != 1) (*b_index)[static_cast<size_t>(entry)] += at * b_step;
+        a_step *= dim(a, i);
+        b_step *= dim(b, i);
+      }
+    }
+    return true;
+  }
+
+  // One kernel for the whole batch, as in a dense layer on sequences: the batch
+  // is more rows of one product, and the user's function is called once.
+  static void flatten(const std::vector<int64_t> &a, const std::vector<int64_t> &b,
+                      const std::vector<int64_t> &a_index, const std::vector<int64_t> &b_index,
+                      og_matmul_spec *spec) {
+    spec->batches = static_cast<int64_t>(a_index.size());
+    spec->a_index = a_index.data();
+    spec->b_index = b_index.data();
+    auto matrices = [](const std::vector<int64_t> &shape) {
+      int64_t count = 1;
+      for (size_t i = 0; i + 2 < shape.size(); i++) count *= shape[i];
+      return count;
+    };
+    if (matrices(b) != 1 || spec->transpose_a || matrices(a) != spec->batches) return;
+    spec->m *= spec->batches;
+    spec->batches = std::min<int64_t>(spec->batches, 1);
+  }
+};
+
+struct Conv2D : Kernel {
+  og_conv2d_spec spec = {};
+  bool depthwise;
+
+  explicit Conv2D(bool depthwise) : depthwise(depthwise) {}
+
+  void read(const Attributes &attributes) override {
+    std::vector<int64_t> strides = attributes.list("strides", 2);
+    std::vector<int64_t> dilations = attributes.list("dilations", 2);
+    std::vector<int64_t> pads = attributes.list("explicit_paddings", 4);
+    std::string padding = attributes.text("padding");
+    spec.stride_h = strides[0], spec.stride_w = strides[1];
+    spec.dilation_h = dilations[0], spec.dilation_w = dilations[1];
+    spec.pad_top = pads[0], spec.pad_bottom = pads[1], spec.pad_left = pads[2],
+    spec.pad_right = pads[3];
+    spec.padding = padding == "SAME" ? OG_SAME : padding == "VALID" ? OG_VALID : OG_EXPLICIT;
+    spec.channels_first = attributes.text("data_format") == "NCHW";
+    spec.groups = attributes.integer("groups");
+    spec.pad_value = attributes.real("pad_value");
+  }
+
+  void compute(TF_OpKernelContext *context, TF_Tensor *input, TF_Tensor *filter,
+               const Status &status) override {
+    std::vector<int64_t> x = shape_of(input), w = shape_of(filter);
+    og_conv2d_spec here = spec;
+    if (!fit(x, w, &here))
+      return set(status, OG_INVALID_ARGUMENT,
+                 "opgraft: the input " + text_of(x) + " and the kernel " + text_of(w) +
+                     " do not fit a convolution of " + std::to_string(spec.groups) + " group(s), " +
+                     (spec.channels_first ? "channels_first" : "channels_last"));
+    og_message message;
+    og_status code = og_conv2d_resolve(&here, &message);
+    og_call prepared = call;
+    if (!code) code = og_conv2d_prepare(&prepared, &here, &message);
+    if (code) return set(status, code, std::string("opgraft: ") + message.text);
+    std::vector<int64_t> shape = {here.batch, here.out_h, here.out_w, here.out_ch};
+    if (here.channels_first) shape = {here.batch, here.out_ch, here.out_h, here.out_w};
+    Tensor out = allocate(context, output_type, shape, call.result_dtype, status);
+    if (!ok(status)) return;
+    Scratch scratch(prepared.scratch_bytes);
+    code = og_conv2d_run(&prepared, &here, TF_TensorData(input), TF_TensorData(filter),
+                         TF_TensorData(out.get()), scratch.data(), &message);
+    if (code) set(status, code, std::string("opgraft: ") + message.text);
+  }
+
+ private:
+  bool fit(const std::vector<int64_t> &x, const std::vector<int64_t> &w, og_conv2d_spec *s) const {
+    if (x.size() != 4 || w.size() != 4) return false;
+    const bool first = s->channels_first;
+    s->batch = x[0];
+    s->in_h = x[first ? 2 : 1];
+    s->in_w = x[first ? 3 : 2];
+    s->in_ch = x[first ? 1 : 3];
+    s->filter_h = w[0];
+    s->filter_w = w[1];
+    s->out_ch = depthwise ? w[2] * w[3] : w[3];
+    if (depthwise) {
+      s->groups = std::max<int64_t>(s->in_ch, 1);
+      return w[2] == s->in_ch;
+    }
+    return w[2] * s->groups == s->in_ch;
+  }
+};
+
+template <class Make>
+void *create(TF_OpKernelConstruction *context, Make make) {
+  Status status(TF_NewStatus());
+  std::unique_ptr<Kernel> kernel(make());
+  kernel->open(Attributes(context, status), status);
+  if (ok(status)) return kernel.release();
+  TF_OpKernelConstruction_Failure(context, status.get());
+  return nullptr;
+}
+
+void *create_matmul(TF_OpKernelConstruction *context) {
+  return create(context, [] { return new MatMul; });
+}
+void *create_conv2d(TF_OpKernelConstruction *context) {
+  return create(context, [] { return new Conv2D(false); });
+}
+void *create_depthwise(TF_OpKernelConstruction *context) {
+  return create(context, [] { return new Conv2D(true); });
+}
+
+void compute(void *kernel, TF_OpKernelContext *context) {
+  Status status(TF_NewStatus());
+  TF_Tensor *inputs[2] = {nullptr, nullptr};
+  for (int i = 0; i < 2 && ok(status); i++) TF_GetInput(context, i, &inputs[i], status.get());
+  Tensor left(inputs[0]), right(inputs[1]);
+  try {
+    if (ok(status)) static_cast<Kernel *>(kernel)->compute(context, left.get(), right.get(), status);
+  } catch (const std::exception &error) {
+    set(status, OG_INTERNAL, std::string("opgraft: ") + error.what());
+  }
+  if (!ok(status)) TF_OpKernelContext_Failure(context, status.get());
+}
+
+void destroy(void *kernel) { delete static_cast<Kernel *>(kernel); }
+
+// A graft: the value of one tensor, the gradient of a contraction of two others.
+void compute_graft(void *, TF_OpKernelContext *context) {
+  Status status(TF_NewStatus());
+  TF_Tensor *value = nullptr;
+  TF_GetInput(context, 2, &value, status.get());
+  Tensor owner(value);
+  if (ok(status)) TF_SetOutput(context, 0, value, status.get());
+  if (!ok(status)) TF_OpKernelContext_Failure(context, status.get());
+}
+
+// ---- registration -----------------------------------------------------------
+
+const char *const kTypes =
+    "{half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64}";
+
+void unknown_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
+  TF_ShapeInferenceContextSetUnknownShape(context, status);
+}
+
+struct Op {
+  const char *name;
+  std::vector<const char *> inputs, attributes;
+  void *(*create)(TF_OpKernelConstruction *);
+  void (*compute)(void *, TF_OpKernelContext *);
+};
+
+void register_op(const Op &op) {
+  TF_OpDefinitionBuilder *builder = TF_NewOpDefinitionBuilder(op.name);
+  for (const char *input : op.inputs) TF_OpDefinitionBuilderAddInput(builder, input);
+  TF_OpDefinitionBuilderAddOutput(builder, "output: Tout");
+  std::string types[2] = {std::string("T: ") + kTypes, std::string("Tout: ") + kTypes};
+  for (const std::string &type : types) TF_OpDefinitionBuilderAddAttr(builder, type.c_str());
+  for (const char *attribute : op.attributes) TF_OpDefinitionBuilderAddAttr(builder, attribute);
+  TF_OpDefinitionBuilderAddAttr(builder, "arithmetic: string");
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, unknown_shape);
+  Status status(TF_NewStatus());
+  TF_RegisterOpDefinition(builder, status.get());
+  if (!ok(status)) return;  // loaded twice: the first registration stands
+  TF_KernelBuilder *kernel =
+      TF_NewKernelBuilder(op.name, "CPU", op.create, op.compute, op.create ? destroy : nullptr);
+  TF_RegisterKernelBuilder(op.name, kernel, status.get());
+}
+
+std::vector<const char *> join(std::vector<const char *> first,
+                               const std::vector<const char *> &second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+const bool registered = [] {
+  const std::vector<const char *> function = {
+      "library: string", "library_hash: string", "binary: string",      "symbol: string",
+      "plan: string",    "prototype: string",    "address: int = 0", "thread_safe: bool = true"};
+  const std::vector<const char *> conv = {
+      "strides: list(int)",   "padding: {'SAME', 'VALID', 'EXPLICIT'}",
+      "explicit_paddings: list(int)", "dilations: list(int)",
+      "groups: int = 1",      "data_format: {'NHWC', 'NCHW'}", "pad_value: float = 0.0"};
+  const std::vector<const char *> images = {"input: T", "filter: T"};
+  register_op({"OpgraftMatMul", {"a: T", "b: T"},
+               join({"transpose_a: bool = false", "transpose_b: bool = false"}, function),
+               create_matmul, compute});
+  register_op({"OpgraftConv2D", images, join(conv, function), create_conv2d, compute});
+  register_op({"OpgraftDepthwiseConv2D", images, join(conv, function), create_depthwise, compute});
+  register_op({"OpgraftGraft", {"a: T", "b: T", "value: Tout"}, {"contraction: string"}, nullptr,
+               compute_graft});
+  return true;
+}();
+
+}  // namespace

@@ -1,0 +1,24 @@
+"""Opgraft: swap the forward, keep the gradient.
+
+Train and evaluate Keras networks whose multiply-accumulate is yours, while the
+gradient stays the framework's own.
+"""
+
+from opgraft import backends, environment, errors, gradients, layers, native, quantizers
+from opgraft.arithmetic import Arithmetic, c_function, exact, python_function
+from opgraft.config import show_config, version
+from opgraft.ops import conv1d, conv2d, depthwise_conv2d, einsum_dense, matmul
+from opgraft.surgery import restore, swap
+
+environment.check()
+# Load the op types now: a saved model that uses them can then be read by
+# tf.saved_model.load and keras.models.load_model.
+backends.backend()
+
+__version__ = version()
+
+__all__ = [
+    "Arithmetic", "c_function", "conv1d", "conv2d", "depthwise_conv2d", "einsum_dense", "errors",
+    "exact", "gradients", "layers", "matmul", "native", "python_function", "quantizers", "restore",
+    "show_config", "swap", "version",
+]  # fmt: skip

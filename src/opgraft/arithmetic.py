@@ -1,0 +1,160 @@
+"""`Arithmetic`, the one value that layers and operations take, and its short constructors."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import keras
+
+from opgraft import gradients, values
+from opgraft.errors import ArgumentError
+from opgraft.native import loading
+from opgraft.products import CFunction, Exact, Product, PythonFunction
+from opgraft.quantizers import Identity, Quantizer
+from opgraft.spec import Contraction
+
+
+@keras.saving.register_keras_serializable("opgraft")
+@dataclasses.dataclass(frozen=True)
+class Arithmetic(values.Value):
+    """How a contraction is computed, forward and backward.
+
+    Attributes:
+        input, kernel: what the arithmetic sees of each operand.
+        product: how the two are multiplied and summed.
+        gradient: what flows back (`opgraft.gradients`).
+
+    A value: comparable, hashable, serialisable by Keras, without variables.
+    """
+
+    type_name: ClassVar[str] = "arithmetic"
+
+    input: Quantizer = Identity()
+    kernel: Quantizer = Identity()
+    product: Product = Exact()
+    gradient: gradients.Gradient = gradients.native
+
+    def __post_init__(self) -> None:
+        for name, kind in (("input", Quantizer), ("kernel", Quantizer), ("product", Product),
+                           ("gradient", gradients.Gradient)):  # fmt: skip
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise ArgumentError(
+                    f"Arithmetic({name}={value!r}): a {kind.__name__} is needed, not "
+                    f"{type(value).__name__}"
+                )
+
+    def __or__(self, other: "Arithmetic") -> "Arithmetic":
+        """C functions of both: a convolution and a matmul that serve one network together."""
+        mine, theirs = self.product, getattr(other, "product", None)
+        if not isinstance(mine, CFunction) or not isinstance(theirs, CFunction):
+            raise ArgumentError("only arithmetics of C functions can be joined by |")
+        if dataclasses.replace(self, product=theirs) != other:
+            raise ArgumentError("arithmetics joined by | must agree in quantizers and gradient")
+        return dataclasses.replace(self, product=_joined(mine.symbols + theirs.symbols))
+
+    @property
+    def supports_jit(self) -> bool:
+        """Whether XLA can compile it."""
+        return self.product.supports_jit
+
+    def check(self, contraction: Contraction) -> None:
+        """Raise `UnsupportedError` for a contraction that it cannot compute."""
+        self.product.check(contraction)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"value": self.to_config()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Arithmetic":
+        return values.from_config(config["value"])
+
+
+exact = Arithmetic()
+
+
+def standardize(arithmetic: Any) -> Arithmetic:
+    """What users may write for `arithmetic=`: an Arithmetic, a Product, or None for exact.
+
+    Raises:
+        ArgumentError: anything else.
+    """
+    if arithmetic is None:
+        return exact
+    if isinstance(arithmetic, Product):
+        return Arithmetic(product=arithmetic)
+    if isinstance(arithmetic, dict):  # as written by Keras
+        arithmetic = keras.saving.deserialize_keras_object(arithmetic)
+    if not isinstance(arithmetic, Arithmetic):
+        raise ArgumentError(
+            f"arithmetic={arithmetic!r} is a {type(arithmetic).__name__}; it must be an "
+            "og.Arithmetic, such as og.exact or og.c_function(...)"
+        )
+    return arithmetic
+
+
+def c_function(
+    library: Any,
+    prototype: Any = None,
+    *,
+    roles: Mapping[str, str] | Sequence[str] | None = None,
+    gradient: gradients.Gradient = gradients.native,
+    thread_safe: bool = True,
+    flags: Sequence[str] = ("-O3",),
+) -> Arithmetic:
+    """An arithmetic whose product is your C function.
+
+    Args:
+        library: path of a `.so`, or of a `.c` source, which is compiled once with
+            the system's compiler and cached by content; or a `ctypes.CDLL`, a ctypes
+            function or a Numba cfunc.
+        prototype: the function's declaration, pasted as text (several may be given,
+            separated by semicolons: a matmul and a convolution that serve one
+            network together), or a ctypes function with `argtypes`. For a `.c` source
+            that defines one function it may be left out.
+        roles: {parameter: role} for parameters whose names are not standard, or the
+            roles of all parameters in order.
+        gradient: what flows back; `og.gradients.native` is the framework's own.
+        thread_safe: False if two calls must never run at once.
+        flags: compiler flags for a `.c` source.
+
+    The function receives C-contiguous arrays: matrices row-major, images
+    [batch, h, w, channels], convolution kernels [h, w, in, out], and the sizes
+    of this very call. It must write every element of its output and nothing else.
+
+    Raises:
+        LibraryError: the library or the symbol is missing.
+        CompileError: the source does not compile.
+        PrototypeError: the prototype does not parse or a parameter cannot be bound.
+    """
+    symbols = loading.load(library, prototype, roles, thread_safe, tuple(flags))
+    return Arithmetic(product=_joined(symbols), gradient=gradient)
+
+
+def python_function(
+    function: Callable[..., Any], *, gradient: gradients.Gradient = gradients.native
+) -> Arithmetic:
+    """An arithmetic whose product is a Python function of NumPy arrays.
+
+    See `opgraft.products.PythonFunction` for what the function receives. It is
+    slower than a C function and cannot be exported, and says so once. A Numba
+    `cfunc` goes down the path of `c_function` and has neither limit.
+    """
+    if loading.is_native_callable(function):
+        return c_function(function, gradient=gradient)
+    if not callable(function):
+        raise ArgumentError(f"python_function needs a function, not {type(function).__name__}")
+    product = PythonFunction(function)
+    _ = product.extra_parameters  # refuse unknown parameters now, not in the first step
+    return Arithmetic(product=product, gradient=gradient)
+
+
+def _joined(symbols) -> CFunction:
+    kinds = [symbol.kind for symbol in symbols]
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            names = ", ".join(symbol.symbol for symbol in symbols if symbol.kind == kind)
+            raise ArgumentError(f"there are two functions of the kind {kind}: {names}; give one")
+    return CFunction(tuple(sorted(symbols, key=lambda symbol: symbol.kind)))
+
+

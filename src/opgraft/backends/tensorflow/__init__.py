@@ -1,0 +1,72 @@
+"""TensorFlow's room: op types of our own, and TensorFlow's gradients for them."""
+
+import tensorflow as tf
+
+from opgraft.arithmetic import Arithmetic
+from opgraft.backends.tensorflow import gradient, library, private, products  # noqa: F401
+from opgraft.errors import DtypeError, UnsupportedError
+from opgraft.spec import Contraction
+
+VERSION = tf.__version__
+
+
+def contract(contraction: Contraction, arithmetic: Arithmetic, left, right) -> tf.Tensor:
+    """The contraction of two tensors under an arithmetic, differentiable.
+
+    Raises:
+        ArgumentError: the shapes do not fit, as far as they are known.
+        DtypeError: the operands differ in dtype.
+        UnsupportedError: the arithmetic cannot compute this contraction, or is
+            being compiled by XLA and cannot be.
+    """
+    left, right = _operands(contraction, left, right)
+    if not arithmetic.supports_jit and private.inside_xla():
+        raise UnsupportedError(
+            f"this {contraction.type_name} runs through {type(arithmetic.product).__name__}, which "
+            "XLA cannot compile yet. Ask for jit_compile=False: in model.compile(...), or in the "
+            "tf.function around it"
+        )
+    arithmetic.check(contraction)
+    shape = None
+    if left.shape.rank is not None and right.shape.rank is not None:
+        shape = contraction.output_shape(tuple(left.shape), tuple(right.shape))
+    result = products.run(arithmetic.product, contraction, arithmetic, left, right)
+    if shape is not None and not tf.executing_eagerly():
+        result.set_shape(shape)
+    return result
+
+
+def _operands(contraction: Contraction, left, right) -> tuple[tf.Tensor, tf.Tensor]:
+    names = contraction.operand_names
+    left = _tensor(left, None, names[0])
+    right = _tensor(right, left.dtype, names[1])
+    if left.dtype != right.dtype:
+        raise DtypeError(
+            f"{contraction.type_name}: {names[0]} is {left.dtype.name} and {names[1]} is "
+            f"{right.dtype.name}; both must have one dtype. Cast one of them"
+        )
+    if not (left.dtype.is_floating or left.dtype.is_integer) or left.dtype.is_quantized:
+        raise DtypeError(
+            f"{contraction.type_name}: operands of dtype {left.dtype.name} cannot be multiplied; "
+            "use a floating or an integer dtype"
+        )
+    return left, right
+
+
+def _tensor(value, dtype, name: str) -> tf.Tensor:
+    if isinstance(value, tf.Tensor):
+        return value
+    if hasattr(value, "dtype"):  # an array or a variable has a dtype of its own
+        return tf.convert_to_tensor(value)
+    try:
+        return tf.convert_to_tensor(value, dtype)
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"{name} cannot be made a tensor: {error}") from None
+
+
+def set_threads_from_framework() -> int:
+    """Let the core use as many threads as TensorFlow's operations may; return that number."""
+    return library.follow_intra_op_setting()
+
+
+__all__ = ["VERSION", "contract", "set_threads_from_framework"]

@@ -1,0 +1,107 @@
+"""How TensorFlow runs each product. A new product adds one function here."""
+
+import functools
+
+import tensorflow as tf
+
+from opgraft import values
+from opgraft.arithmetic import Arithmetic
+from opgraft.backends.tensorflow import native
+from opgraft.backends.tensorflow.library import ops
+from opgraft.products import CFunction, CSymbol, Exact, Product, PythonFunction
+from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
+
+
+@functools.singledispatch
+def run(product: Product, contraction: Contraction, arithmetic: Arithmetic, left, right) -> tf.Tensor:
+    """The result of `contraction` under `arithmetic`, whose product this is."""
+    raise NotImplementedError(f"TensorFlow has no way to run {type(product).__name__}")
+
+
+@run.register
+def _(product: Exact, contraction, arithmetic, left, right):
+    return native.contract(contraction, left, right)
+
+
+@run.register
+def _(product: CFunction, contraction, arithmetic, left, right):
+    symbol = product.symbol_for(contraction)
+    return _through_c(contraction, symbol, arithmetic, left, right)
+
+
+@run.register
+def _(product: PythonFunction, contraction, arithmetic, left, right):
+    product.warn_once()
+    # stateful: never folded into a constant, never merged with an equal call.
+    value = tf.numpy_function(
+        functools.partial(product.compute, contraction), [left, right], left.dtype, stateful=True
+    )
+    value = tf.ensure_shape(value, contraction.output_shape(tuple(left.shape), tuple(right.shape)))
+    return ops().opgraft_graft(
+        a=left,
+        b=right,
+        value=value,
+        contraction=values.to_json(contraction),
+        arithmetic=_in_memory(arithmetic),
+    )
+
+
+def _in_memory(arithmetic: Arithmetic) -> str:
+    """What the gradient must know of an arithmetic whose product cannot be written down."""
+    return values.to_json(Arithmetic(arithmetic.input, arithmetic.kernel, Exact(), arithmetic.gradient))
+
+
+@functools.lru_cache(maxsize=4096)
+def _function_attributes(symbol: CSymbol, arithmetic: Arithmetic) -> dict:
+    return {
+        "library": symbol.library,
+        "library_hash": symbol.hash,
+        "binary": symbol.binary,
+        "symbol": symbol.symbol,
+        "plan": symbol.plan,
+        "prototype": symbol.prototype,
+        "address": symbol.address,
+        "thread_safe": symbol.thread_safe,
+        "arithmetic": values.to_json(arithmetic),
+    }
+
+
+def _result_dtype(symbol: CSymbol, operand: tf.DType) -> tf.DType:
+    """Floating operands get their own dtype back; integers what the C function returns."""
+    return operand if operand.is_floating else tf.dtypes.as_dtype(symbol.output_dtype)
+
+
+@functools.singledispatch
+def _through_c(contraction: Contraction, symbol, arithmetic, left, right) -> tf.Tensor:
+    raise NotImplementedError(type(contraction).__name__)
+
+
+@_through_c.register
+def _(c: MatMul, symbol, arithmetic, a, b):
+    return ops().opgraft_mat_mul(
+        a=a,
+        b=b,
+        Tout=_result_dtype(symbol, a.dtype),
+        transpose_a=c.transpose_a,
+        transpose_b=c.transpose_b,
+        **_function_attributes(symbol, arithmetic),
+    )
+
+
+@_through_c.register
+def _(c: Conv2D, symbol, arithmetic, x, kernel):
+    depthwise = isinstance(c, DepthwiseConv2D)
+    op = ops().opgraft_depthwise_conv2d if depthwise else ops().opgraft_conv2d
+    return op(
+        input=x,
+        filter=kernel,
+        Tout=_result_dtype(symbol, x.dtype),
+        strides=c.strides,
+        padding=c.padding if isinstance(c.padding, str) else "EXPLICIT",
+        explicit_paddings=[*c.explicit_padding[0], *c.explicit_padding[1]],
+        dilations=c.dilations,
+        groups=c.groups,
+        data_format="NCHW" if c.channels_first else "NHWC",
+        pad_value=c.pad_value,
+        **_function_attributes(symbol, arithmetic),
+    )

@@ -1,0 +1,341 @@
+"""The command `opgraft`. Each command is one function here; what it does lives elsewhere.
+
+Heavy imports (Keras, matplotlib) wait inside the functions, so that `--help` need not pay for them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+from opgraft.errors import ArgumentError, OpgraftError
+
+if TYPE_CHECKING:
+    import keras
+
+    from opgraft.data import Dataset
+    from opgraft.report import Results
+    from opgraft.training import Plan, Run
+
+EXAMPLES = Path(__file__).parent / "kernels"
+DEVIATION_IMAGES = 256
+INTERRUPTED = 130  # what a shell expects of a command that Ctrl-C has ended
+
+console = Console()
+complaints = Console(stderr=True)
+
+
+class Commands(TyperGroup):
+    """Ends a command that fails with a message, as a person expects, rather than a traceback."""
+
+    def invoke(self, ctx):
+        try:
+            return super().invoke(ctx)
+        except OpgraftError as error:
+            complaints.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            complaints.print("Stopped.")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Train Keras networks through your own C kernels, with TensorFlow's native gradient.",
+)
+
+
+def main() -> None:
+    """Run the command line."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greetings are no news here
+    app()
+
+
+Data = Annotated[
+    str, typer.Option(help="mnist, mnist5k, fashion-mnist, or the path of a .npz file.")
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images per step.")]
+KernelFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE[:SYMBOL]",
+        help="Your C function, in a .c source or a .so library.",
+        show_default="the example shipped with opgraft",
+    ),
+]
+Prototype = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Its C prototype, where there is no source.")
+]
+
+
+@app.command()
+def train(
+    network: Annotated[str, typer.Argument(help="The network to train: lenet5.")],
+    matmul: KernelFile = None,
+    conv2d: KernelFile = None,
+    matmul_prototype: Prototype = None,
+    conv2d_prototype: Prototype = None,
+    data: Data = "mnist",
+    epochs: Annotated[int, typer.Option(min=1, help="How often to see every image.")] = 5,
+    batch_size: BatchSize = 128,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Decides the first weights and the order.")
+    ] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where to save the model and the picture.",
+            show_default="opgraft-NETWORK",
+        ),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures here.")
+    ] = None,
+) -> None:
+    """Train a network through your C functions, and the same network natively beside it."""
+    import keras
+
+    from opgraft import data as sources
+    from opgraft import models, surgery
+    from opgraft.training import Plan, Run
+
+    build = models.network(network)
+    kernels = {
+        keras.layers.Conv2D: _kernel("conv2d", conv2d, conv2d_prototype),
+        keras.layers.Dense: _kernel("matmul", matmul, matmul_prototype),
+    }
+    folder = _folder(out or Path(f"opgraft-{network}"))
+    if json_file is not None:
+        _folder(json_file.parent)
+    dataset = sources.load(data)
+    _show_notes(dataset)
+
+    runs = [
+        Run(title, build(dataset.input_shape, dataset.classes, seed))
+        for title in ("C kernels", "native")
+    ]
+    surgery.swap(runs[0].model, {kind: kernel.arithmetic for kind, kernel in kernels.items()})
+    plan = Plan(epochs, batch_size, seed)
+    ended = _fit(runs, dataset, plan)
+    if runs[0].steps:
+        options = {"network": network, **asdict(plan), "stopped": ended is not None}
+        told = options | {"kernels": [kernel.told for kernel in kernels.values()]}
+        _finish(folder, json_file, told, runs, dataset, tuple(kernels))
+    if ended is not None:
+        raise ended
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A .keras file that `opgraft train` has saved.")],
+    data: Data = "mnist",
+    batch_size: BatchSize = 128,
+) -> None:
+    """Reload a trained model and print its accuracy on the test images."""
+    from opgraft import data as sources
+    from opgraft.training import score
+
+    network = _load(model)
+    dataset = sources.load(data)
+    _show_notes(dataset)
+    _check_fit(model, network, dataset)
+    result = score(network, dataset, batch_size)
+    right, total = len(result.labels) - len(result.wrong), len(result.labels)
+    console.print(
+        f"test accuracy {result.accuracy:.2%}: {right:,} of {total:,} images of {dataset.name}",
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def config() -> None:
+    """Show what opgraft found on this machine and what it chose."""
+    from opgraft.config import describe
+
+    table = Table(show_header=False, box=None)
+    for name, value in describe().items():
+        table.add_row(Text(name, style="bold"), Text(value))
+    console.print(table)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A C function that the command line named, ready to compute."""
+
+    role: str
+    file: str
+    prototype: str
+    arithmetic: Any
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What the figures say of it."""
+        return {"role": self.role, "file": self.file, "prototype": self.prototype}
+
+
+def _kernel(role: str, named: str | None, prototype: str | None) -> Kernel:
+    """The C function of the option `--role`, or the example shipped with the package."""
+    import opgraft as og
+
+    path, symbol = _file_and_symbol(named or str(EXAMPLES / f"{role}.c"))
+    try:
+        if not path.is_file():
+            raise ArgumentError(f"There is no file {path}. Check the path.")
+        text = prototype or _prototype(role, path, symbol)
+        if symbol and not re.search(rf"\b{symbol}\s*\(", text):
+            raise ArgumentError(f"The prototype does not declare {symbol}: {text}")
+        return Kernel(role, str(path), text, og.c_function(path, text))
+    except OpgraftError as error:
+        raise ArgumentError(f"--{role} {path}: {error}") from error
+
+
+def _prototype(role: str, path: Path, symbol: str | None) -> str:
+    from opgraft.native.source import find_prototype
+
+    if path.suffix != ".c":
+        raise ArgumentError(
+            "A library does not say what arguments its functions take. "
+            f"Paste the prototype: --{role}-prototype 'void f(const float *a, …)'."
+        )
+    try:
+        return find_prototype(path, symbol)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from error
+
+
+def _file_and_symbol(named: str) -> tuple[Path, str | None]:
+    file, colon, symbol = named.rpartition(":")
+    if colon and symbol.isidentifier() and not Path(named).exists():
+        return Path(file), symbol
+    return Path(named), None
+
+
+def _folder(path: Path) -> Path:
+    """Make the folder now, and try it: an error must not wait until the training is done."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        reason = f"Cannot write into the folder {path}: {error.strerror}. Choose another."
+        raise ArgumentError(reason) from error
+    return path
+
+
+def _show_notes(dataset: Dataset) -> None:
+    for note in dataset.notes:
+        console.print(Panel(Text(note), title="Note", border_style="bold yellow"))
+
+
+def _fit(runs: list[Run], dataset: Dataset, plan: Plan) -> BaseException | None:
+    """Train all runs. What ends this early is returned, so that the caller saves first."""
+    from opgraft import report, training
+
+    try:
+        with report.progress(console) as display:
+            for run in runs:
+                training.fit(run, dataset, plan, report.Bar(display, run.title))
+    except (KeyboardInterrupt, OpgraftError) as reason:
+        return reason
+    return None
+
+
+def _finish(
+    folder: Path,
+    json_file: Path | None,
+    told: dict[str, Any],
+    runs: list[Run],
+    dataset: Dataset,
+    kinds: tuple[type, ...],
+) -> None:
+    """Save the model of the first run, then measure, tell and draw how all have done."""
+    from opgraft import picture, report
+
+    with _undisturbed():
+        saved = folder / f"{told['network']}.keras"
+        runs[0].model.save(saved)
+    console.print(f"Saved {saved}", soft_wrap=True)
+    results = _measure(runs, dataset, told["batch_size"], kinds)
+    told |= {"data": dataset.name, "notes": dataset.notes} | report.figures(results)
+    title = f"{told['network']} on {Path(dataset.name).name}" + ", stopped early" * told["stopped"]
+    console.print(report.table(told, title))
+    with _undisturbed():
+        image = folder / f"{told['network']}.png"
+        picture.draw(image, title, results)
+        if json_file is not None:
+            json_file.write_text(json.dumps(report.plain(told), indent=2) + "\n")
+    console.print(f"Saved {image}", soft_wrap=True)
+
+
+def _measure(
+    runs: list[Run], dataset: Dataset, batch_size: int, kinds: tuple[type, ...]
+) -> Results:
+    from opgraft.report import Results
+    from opgraft.training import deviations, score
+
+    kernel, native = (run.model for run in runs)
+    trained = [run for run in runs if run.steps]
+    return Results(
+        dataset,
+        trained,
+        [score(run.model, dataset, batch_size) for run in trained],
+        deviations(kernel, native, dataset.x_test[:DEVIATION_IMAGES], kinds),
+    )
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let no Ctrl-C leave half a file behind."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _load(path: Path) -> keras.Model:
+    import keras
+
+    if not path.is_file():
+        raise ArgumentError(f"There is no model at {path}. Train one: opgraft train lenet5.")
+    try:
+        return keras.models.load_model(path, compile=False)
+    except OpgraftError:
+        raise
+    except (ValueError, TypeError, OSError) as error:
+        raise ArgumentError(
+            f"{path} cannot be loaded as a Keras model: {error} "
+            "Needed is a .keras file, as `opgraft train` saves it."
+        ) from error
+
+
+def _check_fit(path: Path, network: keras.Model, dataset: Dataset) -> None:
+    seen, shape = network.input_shape[1:], dataset.input_shape
+    if len(seen) != len(shape) or any(a not in (None, b) for a, b in zip(seen, shape, strict=True)):
+        raise ArgumentError(
+            f"{path} takes images of the shape {seen}, but those of {dataset.name} are {shape} "
+            "(height, width, channels). Give --data the data it was trained on."
+        )
+    outputs = network.output_shape
+    if len(outputs) != 2 or outputs[1] < dataset.classes:
+        raise ArgumentError(
+            f"{path} gives outputs of the shape {outputs[1:]}, but {dataset.name} has "
+            f"{dataset.classes} classes. Give --data the data it was trained on."
+        )

@@ -1,0 +1,71 @@
+"""The environment variables, all of them. An unknown value is an error."""
+
+import os
+import pathlib
+
+from opgraft.errors import SettingError
+
+VARIABLES = {
+    "OPGRAFT_NUM_THREADS": "threads of the core; a positive number, default: TensorFlow's "
+    "intra-op setting, else one per processor",
+    "OPGRAFT_VARIANT": "which processor variant of the core runs: auto (default), or one of "
+    "those that `opgraft config` lists",
+    "OPGRAFT_CACHE_DIR": "where compiled C sources and private copies of libraries lie, "
+    "default: $XDG_CACHE_HOME/opgraft or ~/.cache/opgraft",
+    "OPGRAFT_LIBRARY_PATH": "folders, separated by colons, to look in for a library that is no "
+    "longer where a saved model says",
+    "OPGRAFT_CC": "the C compiler, default: $CC or cc",
+}
+
+
+def error(name: str, why: str) -> SettingError:
+    return SettingError(f"environment variable {name}: {why}. It sets {VARIABLES[name]}")
+
+
+def check() -> None:
+    """Raise for a variable of our prefix that does not exist: a misspelt one would be ignored.
+
+    Raises:
+        SettingError: naming the variable and listing those that exist.
+    """
+    for name in os.environ:
+        if name.startswith("OPGRAFT_") and name not in VARIABLES:
+            raise SettingError(
+                f"environment variable {name} is not known. Those that are: {', '.join(VARIABLES)}"
+            )
+    num_threads()
+    cache_folder()
+
+
+def num_threads() -> int | None:
+    """OPGRAFT_NUM_THREADS, or None where it is not set."""
+    text = os.environ.get("OPGRAFT_NUM_THREADS")
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise error("OPGRAFT_NUM_THREADS", f"'{text}' is not a positive number")
+    return int(text)
+
+
+def variant() -> str:
+    return os.environ.get("OPGRAFT_VARIANT", "auto")
+
+
+def cache_folder() -> pathlib.Path:
+    """OPGRAFT_CACHE_DIR, or the user's cache folder."""
+    text = os.environ.get("OPGRAFT_CACHE_DIR")
+    if text is None:
+        base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+        return pathlib.Path(base) / "opgraft"
+    folder = pathlib.Path(text).absolute()
+    if not text or (folder.exists() and not folder.is_dir()):
+        raise error("OPGRAFT_CACHE_DIR", f"'{text}' is not a folder")
+    return folder
+
+
+def library_path() -> str:
+    return os.environ.get("OPGRAFT_LIBRARY_PATH", "")
+
+
+def compiler() -> str:
+    return os.environ.get("OPGRAFT_CC") or os.environ.get("CC") or "cc"

@@ -1,0 +1,133 @@
+"""Keras layers whose multiply-accumulate is an arithmetic.
+
+Each is the Keras layer of the same name: same arguments, defaults and weights,
+one more argument `arithmetic=`, and one method that hands the contraction to
+`opgraft.ops`. No Keras code is repeated.
+"""
+
+import inspect
+from typing import Any
+
+import keras
+
+from opgraft import ops
+from opgraft.arithmetic import standardize
+
+
+class ArithmeticLayer:
+    """Mixin: owns `arithmetic`, saves it, and says whether XLA can compile the layer."""
+
+    _native_layer: type[keras.Layer]
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        cls._native_layer = cls.__bases__[1]
+        signature = inspect.signature(cls._native_layer)
+        ours = inspect.Parameter("arithmetic", inspect.Parameter.KEYWORD_ONLY, default=None)
+        named = list(signature.parameters.values())
+        rest = [p for p in named if p.kind is p.VAR_KEYWORD]
+        named = [p for p in named if p.kind is not p.VAR_KEYWORD]
+        cls.__signature__ = signature.replace(parameters=[*named, ours, *rest])  # type: ignore[attr-defined]
+        cls.__doc__ = (
+            f"`keras.layers.{cls._native_layer.__name__}` under an arithmetic.\n\n"
+            "Arguments, defaults, weights and shapes are those of the Keras layer.\n\n"
+            "Args:\n    arithmetic: how products are computed, forward and backward; "
+            "None means `og.exact`.\n"
+        )
+
+    def __init__(self, *args: Any, arithmetic: Any = None, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self.set_arithmetic(arithmetic)
+
+    def set_arithmetic(self, arithmetic: Any) -> None:
+        """Use another arithmetic from now on; functions that are traced already keep theirs."""
+        self.arithmetic = standardize(arithmetic)
+        self.supports_jit = self.arithmetic.supports_jit
+
+    def get_config(self) -> dict[str, Any]:
+        arithmetic = keras.saving.serialize_keras_object(self.arithmetic)
+        return {**super().get_config(), "arithmetic": arithmetic}  # type: ignore[misc]
+
+    def _finish(self, outputs: Any, bias: Any, channel_axis: int = -1) -> Any:
+        """Add the bias along the channels, then apply the activation, as the Keras layer does."""
+        if bias is not None:
+            shape = [1] * len(outputs.shape)
+            shape[channel_axis] = -1
+            outputs = keras.ops.add(outputs, keras.ops.reshape(bias, shape))
+        return outputs if self.activation is None else self.activation(outputs)  # type: ignore[attr-defined]
+
+
+def _spatial(layer: Any) -> dict[str, Any]:
+    """The arguments that every convolution layer has."""
+    return {
+        "strides": layer.strides,
+        "padding": layer.padding,
+        "dilations": layer.dilation_rate,
+        "data_format": layer.data_format,
+    }
+
+
+def _channel_axis(layer: Any) -> int:
+    return -1 if layer.data_format == "channels_last" else 1
+
+
+@keras.saving.register_keras_serializable("opgraft")
+class Dense(ArithmeticLayer, keras.layers.Dense):
+    def call(self, inputs, training=None):
+        outputs = ops.matmul(inputs, self.kernel, arithmetic=self.arithmetic)
+        if self.bias is not None:
+            outputs = keras.ops.add(outputs, self.bias)
+        return outputs if self.activation is None else self.activation(outputs)
+
+
+@keras.saving.register_keras_serializable("opgraft")
+class EinsumDense(ArithmeticLayer, keras.layers.EinsumDense):
+    def call(self, inputs, training=None):
+        outputs = ops.einsum_dense(self.equation, inputs, self.kernel, arithmetic=self.arithmetic)
+        if self.bias is not None:
+            outputs = keras.ops.add(outputs, self.bias)
+        return outputs if self.activation is None else self.activation(outputs)
+
+
+@keras.saving.register_keras_serializable("opgraft")
+class Conv1D(ArithmeticLayer, keras.layers.Conv1D):
+    def convolution_op(self, inputs, kernel):
+        return ops.conv1d(
+            inputs, kernel, arithmetic=self.arithmetic, groups=self.groups, **_spatial(self)
+        )
+
+    def call(self, inputs):
+        bias = self.bias if self.use_bias else None
+        return self._finish(self.convolution_op(inputs, self.kernel), bias, _channel_axis(self))
+
+
+@keras.saving.register_keras_serializable("opgraft")
+class Conv2D(ArithmeticLayer, keras.layers.Conv2D):
+    def convolution_op(self, inputs, kernel):
+        return ops.conv2d(
+            inputs, kernel, arithmetic=self.arithmetic, groups=self.groups, **_spatial(self)
+        )
+
+
+@keras.saving.register_keras_serializable("opgraft")
+class DepthwiseConv2D(ArithmeticLayer, keras.layers.DepthwiseConv2D):
+    def call(self, inputs):
+        outputs = ops.depthwise_conv2d(
+            inputs, self.kernel, arithmetic=self.arithmetic, **_spatial(self)
+        )
+        return self._finish(outputs, self.bias if self.use_bias else None, _channel_axis(self))
+
+
+@keras.saving.register_keras_serializable("opgraft")
+class SeparableConv2D(ArithmeticLayer, keras.layers.SeparableConv2D):
+    def call(self, inputs):
+        outputs = ops.depthwise_conv2d(
+            inputs, self.depthwise_kernel, arithmetic=self.arithmetic, **_spatial(self)
+        )
+        outputs = ops.conv2d(
+            outputs,
+            self.pointwise_kernel,
+            arithmetic=self.arithmetic,
+            data_format=self.data_format,
+        )
+        return self._finish(outputs, self.bias if self.use_bias else None, _channel_axis(self))

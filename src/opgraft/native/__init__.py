@@ -1,0 +1,1 @@
+"""Find, open and describe the core and the user's libraries."""

@@ -1,0 +1,135 @@
+"""From what a user holds (a path, a ctypes function, a Numba cfunc) to `CSymbol`s."""
+
+import ctypes
+import os
+import pathlib
+import subprocess
+
+from opgraft.errors import ArgumentError, LibraryError, PrototypeError
+from opgraft.native import callables, core, prototype, source
+from opgraft.products.c_function import CSymbol
+
+
+def is_native_callable(value) -> bool:
+    """A compiled function in this process's memory."""
+    return callables.is_numba_cfunc(value) or callables.is_ctypes_function(value)
+
+
+def load(library, declared, roles, thread_safe: bool, flags: tuple[str, ...]) -> tuple[CSymbol, ...]:
+    """Bind, find and load every function that was named."""
+    if is_native_callable(library):
+        if declared is not None and not isinstance(declared, str):
+            raise ArgumentError("give either a ctypes function or a library, not both")
+        file = None if callables.is_numba_cfunc(library) else callables.file_of(library)
+        if file and declared is None:
+            return load(file, library, roles, thread_safe, flags)
+        return (_from_memory(library, declared, roles, thread_safe),)
+    path = _path_of(library)
+    found = _prototypes(path, declared, roles)
+    binary = source.compile_source(path, flags) if source.is_source(path) else ""
+    file_hash = core.hash_file(str(path))
+    symbols = []
+    for entry in found:
+        bound = prototype.bind(entry, None if _is_sequence(roles) and _named(declared) else roles)
+        symbol = CSymbol(
+            str(path), file_hash, binary, bound.prototype.symbol, bound.prototype.text, bound.plan,
+            bound.kind, 0, thread_safe,
+        )  # fmt: skip
+        _open(symbol, path)
+        symbols.append(symbol)
+    return tuple(symbols)
+
+
+def _is_sequence(roles) -> bool:
+    return isinstance(roles, list | tuple)
+
+
+def _named(declared) -> bool:
+    """The names were given to the ctypes function already."""
+    return callables.is_ctypes_function(declared)
+
+
+def _path_of(library) -> pathlib.Path:
+    if isinstance(library, ctypes.CDLL):
+        library = library._name
+    if not isinstance(library, str | os.PathLike):
+        raise ArgumentError(
+            f"library={library!r} is a {type(library).__name__}; it must be the path of a .so or a "
+            ".c file, a ctypes.CDLL, a ctypes function or a Numba cfunc"
+        )
+    path = pathlib.Path(library).expanduser().absolute()
+    if not path.is_file():
+        beside = sorted(entry.name for entry in path.parent.glob("*.so")) if path.parent.is_dir() else []
+        beside += sorted(entry.name for entry in path.parent.glob("*.c")) if path.parent.is_dir() else []
+        raise LibraryError(
+            f"the library '{path}' does not exist. {source.near_names(path.name, beside)}"
+        )
+    return path
+
+
+def _prototypes(path: pathlib.Path, declared, roles) -> list[prototype.CPrototype]:
+    if callables.is_ctypes_function(declared):
+        return [callables.from_ctypes(declared, roles if _is_sequence(roles) else None)]
+    if declared is None:
+        if not source.is_source(path):
+            raise PrototypeError(
+                f"the prototype of the function in '{path}' is missing: a library does not say what "
+                'its functions take. Paste it: og.c_function(path, "void mm(const float *a, ...)")'
+            )
+        declared = source.find_prototype(path)
+    if isinstance(declared, list | tuple):
+        return [entry for part in declared for entry in _prototypes(path, part, roles)]
+    if not isinstance(declared, str):
+        raise PrototypeError(
+            f"prototype={declared!r} is a {type(declared).__name__}; it must be text or a ctypes "
+            "function with argtypes"
+        )
+    return prototype.parse(declared)
+
+
+def _from_memory(function, declared, roles, thread_safe: bool) -> CSymbol:
+    if declared is not None:
+        (found,) = prototype.parse(declared)
+    elif callables.is_numba_cfunc(function):
+        found = callables.from_numba(function)
+    else:
+        found = callables.from_ctypes(function, roles if _is_sequence(roles) else None)
+    address = getattr(function, "address", None) or callables.address_of(function)
+    named = declared is None and callables.is_ctypes_function(function) and _is_sequence(roles)
+    bound = prototype.bind(found, None if named else roles)
+    _kept_alive.append(function)
+    return CSymbol(
+        "", core.process_token(), "", found.symbol, found.text, bound.plan, bound.kind, address,
+        thread_safe,
+    )  # fmt: skip
+
+
+# Machine code of a Numba or ctypes function lives as long as its Python object.
+_kept_alive: list = []
+
+
+def _open(symbol: CSymbol, path: pathlib.Path) -> None:
+    try:
+        core.open_function(symbol.spec())
+    except LibraryError as error:
+        if "has no function" not in str(error):
+            raise
+        raise LibraryError(
+            f"'{path}' has no function '{symbol.symbol}'. "
+            f"{source.near_names(symbol.symbol, _exported(symbol))}. In C++, declare it "
+            'extern "C"'
+        ) from None
+
+
+def _exported(symbol: CSymbol) -> list[str]:
+    """Names in the dynamic symbol table, where `nm` is there to read it."""
+    from opgraft import environment
+
+    copy = environment.cache_folder() / f"{symbol.binary or symbol.hash}.so"
+    try:
+        done = subprocess.run(
+            ["nm", "-D", "--defined-only", str(copy)], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return []
+    return [line.split()[-1] for line in done.stdout.splitlines() if " T " in line]

@@ -1,0 +1,120 @@
+"""C sources: compile once, cache by content; find a function's prototype in one."""
+
+import difflib
+import functools
+import hashlib
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+
+from opgraft import environment
+from opgraft.errors import CompileError, LibraryError, PrototypeError
+
+_KEYWORDS = {"if", "for", "while", "switch", "return", "sizeof", "else", "do"}
+# A return type, a name, parameters and the brace or semicolon behind them.
+_FUNCTION = re.compile(r"([A-Za-z_][\w\s\*]*?[\s\*])([A-Za-z_]\w*)\s*\(([^(){};]*)\)\s*[{;]")
+
+
+def is_source(path: str | os.PathLike) -> bool:
+    return pathlib.Path(path).suffix == ".c"
+
+
+def compile_source(path: str | os.PathLike, flags: tuple[str, ...]) -> str:
+    """Compile a C source to a shared object in the cache; return the object's name there.
+
+    The name is a hash of the preprocessed text (so a changed header counts),
+    the compiler's version and the flags: the same content is compiled once.
+
+    Raises:
+        CompileError: with the whole output of the compiler.
+    """
+    command = [*_compiler(), *flags]
+    folder = str(pathlib.Path(path).parent)
+    text = _run([*command, "-E", "-P", str(path)], path)
+    identity = "\0".join([text, _version(tuple(_compiler())), *flags, folder])
+    name = hashlib.sha256(identity.encode()).hexdigest()
+    target = environment.cache_folder() / f"{name}.so"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_suffix(f".{os.getpid()}.part")
+        _run([*command, "-shared", "-fPIC", "-o", str(part), str(path), "-lm"], path)
+        part.replace(target)  # whole or not at all, also when two processes compile
+    return name
+
+
+def _compiler() -> list[str]:
+    command = shlex.split(environment.compiler())
+    if shutil.which(command[0]) is None:
+        raise CompileError(
+            f"the C compiler '{command[0]}' is not found. Install one (Debian: apt-get install "
+            "gcc), name one in OPGRAFT_CC, or compile the source yourself and give the .so"
+        )
+    return command
+
+
+@functools.cache
+def _version(command: tuple[str, ...]) -> str:
+    return subprocess.run([*command, "--version"], capture_output=True, text=True).stdout
+
+
+def _run(command: list[str], path: str | os.PathLike) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        raise CompileError(
+            f"'{path}' does not compile:\n  {shlex.join(command)}\n{done.stderr}{done.stdout}"
+        )
+    return done.stdout
+
+
+def find_prototype(path: str | os.PathLike, symbol: str | None = None) -> str:
+    """The prototype of `symbol` in a C source, as text.
+
+    Without a symbol, the source must define exactly one function that is not static.
+
+    Raises:
+        PrototypeError: there is no such function (near names are given), or
+            several and none was named.
+    """
+    found = {name: text for name, text, static in _functions(path) if symbol or not static}
+    if symbol is None and len(found) == 1:
+        return next(iter(found.values()))
+    if symbol in found:
+        return found[symbol]
+    if symbol is None:
+        raise PrototypeError(
+            f"'{path}' defines {len(found)} functions ({', '.join(found) or 'none'}); "
+            f"name one: {path}:SYMBOL"
+        )
+    raise PrototypeError(
+        f"'{path}' has no function '{symbol}'. {near_names(symbol, found)}"
+    )
+
+
+def near_names(wanted: str, names) -> str:
+    """A sentence that helps to find the name that was meant."""
+    near = difflib.get_close_matches(wanted, names, 3, 0.5)
+    if near:
+        return f"Did you mean {' or '.join(repr(name) for name in near)}?"
+    return f"It has: {', '.join(sorted(names)) or 'none'}"
+
+
+def _functions(path: str | os.PathLike) -> list[tuple[str, str, bool]]:
+    try:
+        text = pathlib.Path(path).read_text(errors="replace")
+    except OSError as error:
+        raise LibraryError(f"'{path}' cannot be read: {error.strerror}") from None
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.S)
+    text = re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*$", "", text, flags=re.M)
+    functions = []
+    for match in _FUNCTION.finditer(text):
+        returns, name, parameters = (" ".join(part.split()) for part in match.groups())
+        words = returns.replace("*", " ").split()
+        if name in _KEYWORDS or _KEYWORDS & set(words) or "typedef" in words:
+            continue
+        static = "static" in words
+        returns = " ".join(word for word in returns.split() if word not in ("static", "inline", "extern"))
+        functions.append((name, f"{returns} {name}({parameters})", static))
+    return functions

@@ -1,0 +1,262 @@
+"""The operations: check, describe as a `Contraction`, hand to the backend.
+
+They take tensors, arrays, variables and KerasTensors, eagerly and in graphs.
+"""
+
+import string
+from typing import Any
+
+import keras
+
+from opgraft import spec, values
+from opgraft.arithmetic import Arithmetic, standardize
+from opgraft.backends import backend
+from opgraft.errors import ArgumentError
+from opgraft.spec import Contraction
+
+
+@keras.saving.register_keras_serializable("opgraft")
+class Contract(keras.Operation):
+    """A contraction as a Keras operation, for Functional models."""
+
+    def __init__(self, contraction: Contraction, arithmetic: Arithmetic, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.contraction = contraction
+        self.arithmetic = arithmetic
+
+    def call(self, left, right):
+        return backend().contract(self.contraction, self.arithmetic, left, right)
+
+    def compute_output_spec(self, left, right):
+        self.arithmetic.check(self.contraction)
+        shape = self.contraction.output_shape(tuple(left.shape), tuple(right.shape))
+        return keras.KerasTensor(shape, keras.backend.standardize_dtype(left.dtype))
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "contraction": self.contraction.to_config(),
+            "arithmetic": self.arithmetic.to_config(),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Contract":
+        config = dict(config)
+        contraction = values.from_config(config.pop("contraction"))
+        arithmetic = values.from_config(config.pop("arithmetic"))
+        return cls(contraction, arithmetic, **config)
+
+
+def contract(contraction: Contraction, arithmetic: Any, left, right):
+    """Any contraction under any arithmetic; the one door that all operations go through."""
+    arithmetic = standardize(arithmetic)
+    if isinstance(left, keras.KerasTensor) or isinstance(right, keras.KerasTensor):
+        return Contract(contraction, arithmetic).symbolic_call(left, right)
+    return backend().contract(contraction, arithmetic, left, right)
+
+
+def matmul(a, b, *, arithmetic: Any, transpose_a: bool = False, transpose_b: bool = False):
+    """Matrix product under an arithmetic.
+
+    Args:
+        a: [..., m, k], or [..., k, m] with `transpose_a`.
+        b: [..., k, n], or [..., n, k] with `transpose_b`. Dimensions before the last
+            two are batch dimensions and broadcast.
+
+    Returns:
+        [..., m, n], of the operands' dtype if it is floating.
+
+    Raises:
+        ArgumentError: the shapes do not fit.
+        DtypeError: `a` and `b` differ in dtype.
+        UnsupportedError: the arithmetic has no matrix product.
+    """
+    return contract(spec.MatMul(bool(transpose_a), bool(transpose_b)), arithmetic, a, b)
+
+
+def conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=1, groups: int = 1,
+           data_format: str = "channels_last", pad_value: float = 0.0):  # fmt: skip
+    """2-D convolution (cross-correlation) under an arithmetic.
+
+    Args:
+        x: [batch, h, w, in], or [batch, in, h, w] with data_format="channels_first".
+        kernel: [kernel_h, kernel_w, in / groups, out].
+        strides, dilations: one number, (vertical, horizontal), or four numbers with 1
+            along the batch and the channels.
+        padding: "SAME" (asymmetric as in TensorFlow: the odd row and column go below and
+            right), "VALID", or ((top, bottom), (left, right)).
+        pad_value: the value of padded positions.
+
+    Returns:
+        [batch, out_h, out_w, out] in the layout of `x`.
+
+    Raises:
+        ArgumentError: an argument or a shape does not fit.
+        DtypeError: `x` and `kernel` differ in dtype.
+        UnsupportedError: the arithmetic cannot compute this convolution.
+    """
+    first = spec.is_channels_first(data_format)
+    contraction = spec.Conv2D(
+        strides=spec.pair(strides, "strides", first),
+        padding=spec.padding(padding),
+        dilations=spec.pair(dilations, "dilations", first),
+        groups=_groups(groups),
+        channels_first=first,
+        pad_value=float(pad_value),
+    )
+    return contract(contraction, arithmetic, x, kernel)
+
+
+def depthwise_conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=1,
+                     groups: int = 1, data_format: str = "channels_last", pad_value: float = 0.0):  # fmt: skip
+    """Depthwise 2-D convolution under an arithmetic: every channel by itself.
+
+    Args:
+        kernel: [kernel_h, kernel_w, in, multiplier].
+        groups: only 1; the channels are the groups.
+
+    Other arguments, and errors, are those of `conv2d`.
+
+    Returns:
+        [batch, out_h, out_w, in * multiplier] in the layout of `x`.
+    """
+    if _groups(groups) != 1:
+        raise ArgumentError(f"depthwise_conv2d: groups={groups}, but its channels are its groups")
+    first = spec.is_channels_first(data_format)
+    contraction = spec.DepthwiseConv2D(
+        strides=spec.pair(strides, "strides", first),
+        padding=spec.padding(padding),
+        dilations=spec.pair(dilations, "dilations", first),
+        channels_first=first,
+        pad_value=float(pad_value),
+    )
+    return contract(contraction, arithmetic, x, kernel)
+
+
+def conv1d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=1, groups: int = 1,
+           data_format: str = "channels_last", pad_value: float = 0.0):  # fmt: skip
+    """1-D convolution under an arithmetic: the `conv2d` of height 1.
+
+    Args:
+        x: [batch, steps, in], or [batch, in, steps] with data_format="channels_first".
+        kernel: [kernel_size, in / groups, out].
+        strides, dilations: one number, alone or in a list.
+        padding: "SAME", "VALID", "CAUSAL" (all padding before), or (before, after).
+
+    Other arguments, and errors, are those of `conv2d`.
+
+    Returns:
+        [batch, out_steps, out] in the layout of `x`.
+    """
+    for name, value, rank in (("x", x, 3), ("kernel", kernel, 3)):
+        if len(value.shape) != rank:
+            raise ArgumentError(f"conv1d: {name} has the shape {tuple(value.shape)}; it needs 3 dimensions")
+    first = spec.is_channels_first(data_format)
+    axis = 2 if first else 1
+    step, dilation = _one(strides, "strides"), _one(dilations, "dilations")
+    y = conv2d(
+        keras.ops.expand_dims(x, axis),
+        keras.ops.expand_dims(kernel, 0),
+        arithmetic=arithmetic,
+        strides=(1, step),
+        padding=_padding_1d(padding, (kernel.shape[0] - 1) * dilation),
+        dilations=(1, dilation),
+        groups=groups,
+        data_format=data_format,
+        pad_value=pad_value,
+    )
+    return keras.ops.squeeze(y, axis)
+
+
+def _groups(groups) -> int:
+    if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1:
+        raise ArgumentError(f"groups={groups!r} must be a whole number, at least 1")
+    return groups
+
+
+def _one(value, name: str) -> int:
+    numbers = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if len(numbers) != 1:
+        raise ArgumentError(f"{name}={value!r} must be one number for a 1-D convolution")
+    return spec.pair(numbers[0], name)[0]
+
+
+def _padding_1d(padding, reach: int):
+    if isinstance(padding, str):
+        return ((0, 0), (reach, 0)) if padding.upper() == "CAUSAL" else padding
+    return ((0, 0), tuple(padding))
+
+
+def einsum_dense(equation: str, x, kernel, *, arithmetic: Any):
+    """`einsum(equation, x, kernel)` for the equations of a dense layer, by one matrix product.
+
+    Args:
+        equation: two operands and a result, such as "abc,cd->abd" or "...x,xy->...y".
+
+    Every label of `x` and `kernel` that is not summed must stand in the result, and
+    none may stand twice in one term.
+
+    Raises:
+        ArgumentError: the equation is of another form.
+    """
+    left, right, out = _einsum_terms(equation, len(x.shape), len(kernel.shape))
+    batch = [label for label in out if label in left and label in right]
+    rows = [label for label in out if label in left and label not in right]
+    columns = [label for label in out if label in right and label not in left]
+    inner = [label for label in left if label in right and label not in out]
+    _check_einsum(equation, (left, right, out), batch + rows + columns + inner)
+    shape = keras.ops.shape
+    sizes = dict(zip(right, shape(kernel), strict=True)) | dict(zip(left, shape(x), strict=True))
+    a = _arranged(x, left, (batch, rows, inner), sizes)
+    b = _arranged(kernel, right, (batch, inner, columns), sizes)
+    y = matmul(a, b, arithmetic=arithmetic)
+    y = keras.ops.reshape(y, [sizes[label] for label in batch + rows + columns])
+    order = [(batch + rows + columns).index(label) for label in out]
+    return y if order == sorted(order) else keras.ops.transpose(y, order)
+
+
+def _einsum_terms(equation: str, left_rank: int, right_rank: int) -> tuple[str, str, str]:
+    """The three terms, an ellipsis written out in labels that the equation does not use."""
+    terms = equation.replace(" ", "").replace("->", ",").split(",")
+    if len(terms) != 3 or "->" not in equation:
+        raise ArgumentError(f"equation={equation!r} must have the form 'x,kernel->result'")
+    free = [label for label in string.ascii_letters if label not in equation]
+    count = 0
+    for term, rank in zip(terms, (left_rank, right_rank), strict=False):
+        if "..." in term:
+            count = rank - len(term.replace("...", ""))
+    ellipsis = "".join(free[: max(count, 0)])
+    left, right, out = (term.replace("...", ellipsis) for term in terms)
+    if (len(left), len(right)) != (left_rank, right_rank):
+        raise ArgumentError(
+            f"equation={equation!r} does not fit operands of {left_rank} and {right_rank} dimensions"
+        )
+    return left, right, out
+
+
+def _check_einsum(equation: str, terms: tuple[str, str, str], used: list[str]) -> None:
+    left, right, out = terms
+    doubled = any(len(set(term)) != len(term) for term in terms)
+    if doubled or set(left + right + out) != set(used):
+        raise ArgumentError(
+            f"equation={equation!r} is not a matrix product: every label must stand once in a term, "
+            "and a label of one operand alone must stand in the result"
+        )
+
+
+def _arranged(tensor, labels: str, groups, sizes: dict[str, Any]):
+    """Transpose to the order of the groups, and make one dimension of each group but the batch."""
+    batch, first, second = groups
+    order = [labels.index(label) for label in (*batch, *first, *second)]
+    if order != sorted(order):
+        tensor = keras.ops.transpose(tensor, order)
+    if len(first) == 1 and len(second) == 1:
+        return tensor
+    shape = [sizes[label] for label in batch]
+    return keras.ops.reshape(tensor, [*shape, _product(first, sizes), _product(second, sizes)])
+
+
+def _product(labels, sizes: dict[str, Any]):
+    total = 1
+    for label in labels:
+        total = total * sizes[label]
+    return total

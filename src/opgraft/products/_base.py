@@ -1,0 +1,25 @@
+"""The contract of a product."""
+
+from typing import ClassVar
+
+from opgraft.spec import Contraction
+from opgraft.values import Value
+
+
+class Product(Value):
+    """Computes contractions: matrix products and convolutions.
+
+    Laws:
+      - a value: frozen, comparable, hashable, serialisable, without variables;
+      - pure: equal operands give equal results, whatever ran before;
+      - it computes every contraction for which `check` is silent, and `check`
+        says what to do about those that it refuses. It never computes
+        something else instead.
+
+    How a framework runs a product is registered in that framework's backend.
+    """
+
+    supports_jit: ClassVar[bool] = False
+
+    def check(self, contraction: Contraction) -> None:
+        """Raise `UnsupportedError` for a contraction that this product cannot compute."""

@@ -1,0 +1,133 @@
+"""The user's C functions."""
+
+import dataclasses
+from typing import ClassVar
+
+from opgraft.errors import UnsupportedError
+from opgraft.native import core
+from opgraft.products._base import Product
+from opgraft.spec import Contraction
+
+_NUMPY_NAMES = {
+    "f32": "float32", "f64": "float64", "i8": "int8", "i16": "int16", "i32": "int32",
+    "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class CSymbol:
+    """One C function: where it lives, and how it is called.
+
+    Attributes:
+        library: absolute path of the `.so` or the `.c` that the user named; ""
+            for a function that lives only in this process's memory.
+        hash: SHA-256 of that file, or the token of the process.
+        binary: name in the cache of the object compiled from a source, else "".
+        symbol: the function's name in the library.
+        prototype: its declaration, for people.
+        plan: its declaration with roles, for the core.
+        kind: matmul, conv2d or scalar.
+        address: where it lives in memory, or 0.
+        thread_safe: whether two calls may run at once.
+    """
+
+    library: str
+    hash: str
+    binary: str
+    symbol: str
+    prototype: str
+    plan: str
+    kind: str
+    address: int = 0
+    thread_safe: bool = True
+
+    def spec(self) -> core.FunctionSpec:
+        text = (self.library, self.hash, self.binary, self.symbol, self.plan)
+        return core.FunctionSpec(
+            *(entry.encode() for entry in text), self.address or None, self.thread_safe
+        )
+
+    @property
+    def operand_dtype(self) -> str:
+        word = next(word for word in self.plan.split() if word.startswith("input:"))
+        return _NUMPY_NAMES[word.removeprefix("input:").rstrip("*")]
+
+    @property
+    def output_dtype(self) -> str:
+        if self.kind == "scalar":  # summed by us: in double, or in 64-bit integers
+            return "float64" if self.plan.startswith("f") else "int64"
+        word = next(word for word in self.plan.split() if word.startswith("output:"))
+        return _NUMPY_NAMES[word.removeprefix("output:").rstrip("*")]
+
+
+@dataclasses.dataclass(frozen=True)
+class CFunction(Product):
+    """Contractions by the user's C functions: a matmul, a convolution, a scalar product.
+
+    A convolution goes through the convolution if there is one that can take
+    it, else through the matmul by im2col, else through the scalar product.
+    Operands are cast to the C function's element type: floating types round to
+    nearest even; a cast that involves an integer type must keep every value, or
+    the operation fails and names the value. The result is rounded to the dtype
+    of floating operands; integer operands get the C function's own result type.
+    """
+
+    type_name: ClassVar[str] = "c_function"
+
+    symbols: tuple[CSymbol, ...]
+
+    def to_config(self):
+        return {
+            "type": self.type_name,
+            "symbols": [list(dataclasses.astuple(symbol)) for symbol in self.symbols],
+        }
+
+    @classmethod
+    def from_fields(cls, symbols):
+        product = cls(tuple(CSymbol(*fields) for fields in symbols))
+        for symbol in product.symbols:
+            core.open_function(symbol.spec())  # refuse a library that is gone or has changed
+        return product
+
+    def symbol_for(self, contraction: Contraction) -> CSymbol:
+        """The function that computes this contraction.
+
+        Raises:
+            UnsupportedError: none can, and what to do.
+        """
+        by_kind = {symbol.kind: symbol for symbol in self.symbols}
+        matrix = by_kind.get("matmul") or by_kind.get("scalar")
+        names = ", ".join(symbol.symbol for symbol in self.symbols)
+        if not contraction.is_convolution:
+            if matrix is None:
+                raise UnsupportedError(
+                    f"{names} is a convolution and cannot serve a matrix product (a dense layer). "
+                    "Give a matmul beside it: og.c_function(...) | og.c_function(...)"
+                )
+            return matrix
+        direct = by_kind.get("conv2d")
+        if direct is None:
+            assert matrix is not None
+            return matrix
+        if _takes_dilation(direct, contraction.dilations):
+            return direct
+        if matrix is None:
+            raise UnsupportedError(
+                f"{names} has no dilation parameters, and the call has dilations "
+                f"{contraction.dilations}. Add dilation_h and dilation_w to the C function, or give "
+                "a matmul beside it, through which dilated convolutions then go: "
+                "og.c_function(...) | og.c_function(...)"
+            )
+        return matrix
+
+    def check(self, contraction: Contraction) -> None:
+        self.symbol_for(contraction)
+
+
+def _takes_dilation(symbol: CSymbol, dilations: tuple[int, int]) -> bool:
+    if dilations == (1, 1):
+        return True
+    roles = {word.split(":")[0] for word in symbol.plan.split()[1:]}
+    if {"dilation_h", "dilation_w"} <= roles:
+        return True
+    return "dilation" in roles and dilations[0] == dilations[1]

@@ -1,0 +1,114 @@
+"""The meaning of every contraction, in NumPy, to be read in a minute.
+
+The loop nests (`matmul`, `conv2d`) define what all fast code must equal. The
+helpers below them say how a convolution is composed from smaller pieces.
+Nothing here calls compiled code of ours.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul, Pair
+
+Multiply = Callable[[np.generic, np.generic], np.generic]
+
+
+def matmul(a: np.ndarray, b: np.ndarray, multiply: Multiply, total: type = np.float64) -> np.ndarray:
+    """out[i, j] = sum over l of multiply(a[i, l], b[l, j]), in the order of l, in type `total`."""
+    rows, inner = a.shape
+    columns = b.shape[1]
+    out = np.zeros((rows, columns), total)
+    for i in range(rows):
+        for j in range(columns):
+            for l in range(inner):
+                out[i, j] += total(multiply(a[i, l], b[l, j]))
+    return out
+
+
+def conv2d(c: Conv2D, x: np.ndarray, kernel: np.ndarray, multiply: Multiply,
+           total: type = np.float64) -> np.ndarray:  # fmt: skip
+    """The loop nest of a convolution, NHWC and HWIO; padded positions hold `c.pad_value`."""
+    x = channels_last(c, x)
+    pads = paddings(c, x, kernel)
+    x, kernel, groups = as_grouped(c, pad(x, pads, c.pad_value), kernel)
+    batch, (kh, kw, per_group, channels) = x.shape[0], kernel.shape
+    out_h, out_w = (len(range(0, x.shape[i + 1] - (kernel.shape[i] - 1) * c.dilations[i], c.strides[i]))
+                    for i in (0, 1))  # fmt: skip
+    out = np.zeros((batch, out_h, out_w, channels), total)
+    for n, oy, ox, oc in np.ndindex(*out.shape):
+        first = oc // (channels // groups) * per_group  # first input channel of oc's group
+        for ky, kx, ic in np.ndindex(kh, kw, per_group):
+            iy = oy * c.strides[0] + ky * c.dilations[0]
+            ix = ox * c.strides[1] + kx * c.dilations[1]
+            out[n, oy, ox, oc] += total(multiply(x[n, iy, ix, first + ic], kernel[ky, kx, ic, oc]))
+    return np.moveaxis(out, 3, 1) if c.channels_first else out
+
+
+# ---- compositions ------------------------------------------------------------------
+
+
+def channels_last(c: Conv2D, x: np.ndarray) -> np.ndarray:
+    return np.moveaxis(x, 1, 3) if c.channels_first else x
+
+
+def paddings(c: Conv2D, x: np.ndarray, kernel: np.ndarray) -> tuple[Pair, Pair]:
+    """((top, bottom), (left, right)) for an NHWC input."""
+    vertical, horizontal = (c.axis(i, x.shape[i + 1], kernel.shape[i]) for i in (0, 1))
+    return ((vertical.before, vertical.after), (horizontal.before, horizontal.after))
+
+
+def pad(x: np.ndarray, pads: tuple[Pair, Pair], value: float) -> np.ndarray:
+    return np.pad(x, ((0, 0), *pads, (0, 0)), constant_values=x.dtype.type(value))
+
+
+def as_grouped(c: Conv2D, x: np.ndarray, kernel: np.ndarray):
+    """(x, kernel, groups) of the plain grouped convolution that `c` is."""
+    if isinstance(c, DepthwiseConv2D):
+        kh, kw, channels, multiplier = kernel.shape
+        return x, kernel.reshape(kh, kw, 1, channels * multiplier), channels
+    return x, kernel, c.groups
+
+
+def by_groups(groups: int, x: np.ndarray, kernel: np.ndarray, one_group: Callable) -> np.ndarray:
+    """A grouped convolution as one convolution per slice of the channels."""
+    parts = zip(np.split(x, groups, 3), np.split(kernel, groups, 3), strict=True)
+    results = [one_group(np.ascontiguousarray(a), np.ascontiguousarray(b)) for a, b in parts]
+    return np.concatenate(results, 3)
+
+
+def im2col(x: np.ndarray, kernel_size: Pair, strides: Pair, dilations: Pair) -> np.ndarray:
+    """[batch, out_h, out_w, kh * kw * in] from a padded NHWC input."""
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel_size, dilations, strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(1, 2))
+    windows = windows[:, :: strides[0], :: strides[1], :, :: dilations[0], :: dilations[1]]
+    columns = np.moveaxis(windows, 3, 5)
+    return columns.reshape(*columns.shape[:3], -1)
+
+
+def by_matmul(c: Contraction, left: np.ndarray, right: np.ndarray, product: Callable) -> np.ndarray:
+    """Any contraction through `product`, a function of two matrices."""
+    if isinstance(c, MatMul):
+        return _batched(c, left, right, product)
+    assert isinstance(c, Conv2D)
+    x = channels_last(c, left)
+    x, kernel, groups = as_grouped(c, pad(x, paddings(c, x, right), c.pad_value), right)
+
+    def one_group(part: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        columns = im2col(part, weights.shape[:2], c.strides, c.dilations)
+        rows = np.ascontiguousarray(columns.reshape(-1, columns.shape[-1]))
+        flat = product(rows, weights.reshape(-1, weights.shape[-1]))
+        return np.asarray(flat).reshape(*columns.shape[:3], -1)
+
+    result = by_groups(groups, x, kernel, one_group)
+    return np.moveaxis(result, 3, 1) if c.channels_first else result
+
+
+def _batched(c: MatMul, a: np.ndarray, b: np.ndarray, product: Callable) -> np.ndarray:
+    a = np.swapaxes(a, -1, -2) if c.transpose_a else a
+    b = np.swapaxes(b, -1, -2) if c.transpose_b else b
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a = np.broadcast_to(a, (*batch, *a.shape[-2:]))
+    b = np.broadcast_to(b, (*batch, *b.shape[-2:]))
+    out = [product(np.ascontiguousarray(a[i]), np.ascontiguousarray(b[i])) for i in np.ndindex(*batch)]
+    return np.stack(out).reshape(*batch, a.shape[-2], b.shape[-1])
