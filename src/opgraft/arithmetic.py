@@ -10,7 +10,7 @@ from opgraft import gradients, values
 from opgraft.errors import ArgumentError
 from opgraft.native import loading
 from opgraft.products import CFunction, Exact, Product, PythonFunction
-from opgraft.quantizers import Identity, Quantizer
+from opgraft.quantizers import Quantizer, identity
 from opgraft.spec import Contraction
 
 
@@ -29,9 +29,9 @@ class Arithmetic(values.Value):
 
     type_name: ClassVar[str] = "arithmetic"
 
-    input: Quantizer = Identity()
-    kernel: Quantizer = Identity()
-    product: Product = Exact()
+    input: Quantizer = identity
+    kernel: Quantizer = identity
+    product: Product = Exact()  # noqa: RUF009 (a frozen value)
     gradient: gradients.Gradient = gradients.native
 
     def __post_init__(self) -> None:
@@ -156,5 +156,3 @@ def _joined(symbols) -> CFunction:
             names = ", ".join(symbol.symbol for symbol in symbols if symbol.kind == kind)
             raise ArgumentError(f"there are two functions of the kind {kind}: {names}; give one")
     return CFunction(tuple(sorted(symbols, key=lambda symbol: symbol.kind)))
-
-

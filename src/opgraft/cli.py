@@ -171,8 +171,10 @@ def config() -> None:
     from opgraft.config import describe
 
     table = Table(show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")  # a path is of use only when it is whole
     for name, value in describe().items():
-        table.add_row(Text(name, style="bold"), Text(value))
+        table.add_row(Text(name), Text(value))
     console.print(table)
 
 
@@ -317,13 +319,18 @@ def _load(path: Path) -> keras.Model:
         raise ArgumentError(f"There is no model at {path}. Train one: opgraft train lenet5.")
     try:
         return keras.models.load_model(path, compile=False)
-    except OpgraftError:
-        raise
-    except (ValueError, TypeError, OSError) as error:
-        raise ArgumentError(
-            f"{path} cannot be loaded as a Keras model: {error} "
-            "Needed is a .keras file, as `opgraft train` saves it."
-        ) from error
+    except (OpgraftError, ValueError, TypeError, OSError) as error:
+        raise ArgumentError(f"{path} cannot be loaded: {_innermost(error)}") from error
+
+
+def _innermost(error: BaseException) -> str:
+    """What went wrong at first: Keras wraps an error once per nested object, configuration and all."""
+    first: BaseException | None = error
+    while first is not None:
+        if isinstance(first, OpgraftError):
+            return str(first)
+        first = first.__cause__ or first.__context__
+    return str(error).rpartition("Exception encountered: ")[2]
 
 
 def _check_fit(path: Path, network: keras.Model, dataset: Dataset) -> None:

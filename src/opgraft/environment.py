@@ -15,6 +15,7 @@ VARIABLES = {
     "OPGRAFT_LIBRARY_PATH": "folders, separated by colons, to look in for a library that is no "
     "longer where a saved model says",
     "OPGRAFT_CC": "the C compiler, default: $CC or cc",
+    "OPGRAFT_CORE": "the file of another build of the core, such as one for the sanitizers",
 }
 
 
@@ -61,6 +62,16 @@ def cache_folder() -> pathlib.Path:
     if not text or (folder.exists() and not folder.is_dir()):
         raise error("OPGRAFT_CACHE_DIR", f"'{text}' is not a folder")
     return folder
+
+
+def core_path(built: pathlib.Path) -> pathlib.Path:
+    """OPGRAFT_CORE, or the core that was built with the package."""
+    text = os.environ.get("OPGRAFT_CORE")
+    if text is None:
+        return built
+    if not os.path.isfile(text):
+        raise error("OPGRAFT_CORE", f"'{text}' is not a file")
+    return pathlib.Path(text).absolute()
 
 
 def library_path() -> str:

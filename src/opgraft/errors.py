@@ -8,6 +8,10 @@ caller would expect at that place, so both `except` clauses work.
 class OpgraftError(Exception):
     """Base of every error that Opgraft raises on purpose."""
 
+    # TensorFlow re-creates an error that leaves a traced function only if it is
+    # constructed as every exception is; otherwise its type would be lost.
+    __init__ = Exception.__init__
+
 
 class ArgumentError(OpgraftError, ValueError):
     """An argument has a value or a shape that cannot be served."""

@@ -12,6 +12,7 @@ import keras
 
 from opgraft import ops
 from opgraft.arithmetic import standardize
+from opgraft.errors import UnsupportedError
 
 
 class ArithmeticLayer:
@@ -40,13 +41,30 @@ class ArithmeticLayer:
         self.set_arithmetic(arithmetic)
 
     def set_arithmetic(self, arithmetic: Any) -> None:
-        """Use another arithmetic from now on; functions that are traced already keep theirs."""
+        """Use another arithmetic from now on; functions that are traced already keep theirs.
+
+        Raises:
+            UnsupportedError: Keras has quantized the layer, and would not use the arithmetic.
+        """
+        check_not_quantized(self)
         self.arithmetic = standardize(arithmetic)
         self.supports_jit = self.arithmetic.supports_jit
+
+    def quantize(self, mode: Any = None, **keywords: Any) -> None:
+        raise UnsupportedError(
+            f"layer '{self.name}' has an arithmetic of its own, which Keras's quantization "  # type: ignore[attr-defined]
+            "would replace unseen. Call og.restore(model) first"
+        )
 
     def get_config(self) -> dict[str, Any]:
         arithmetic = keras.saving.serialize_keras_object(self.arithmetic)
         return {**super().get_config(), "arithmetic": arithmetic}  # type: ignore[misc]
+
+    def _floating(self, inputs: Any) -> Any:
+        """Integers as numbers of the layer's compute dtype, as Keras takes them."""
+        if "float" in keras.backend.standardize_dtype(inputs.dtype):
+            return inputs
+        return keras.ops.cast(inputs, self.compute_dtype)  # type: ignore[attr-defined]
 
     def _finish(self, outputs: Any, bias: Any, channel_axis: int = -1) -> Any:
         """Add the bias along the channels, then apply the activation, as the Keras layer does."""
@@ -55,6 +73,22 @@ class ArithmeticLayer:
             shape[channel_axis] = -1
             outputs = keras.ops.add(outputs, keras.ops.reshape(bias, shape))
         return outputs if self.activation is None else self.activation(outputs)  # type: ignore[attr-defined]
+
+
+def check_not_quantized(layer: Any) -> None:
+    """Raise `UnsupportedError` for a layer that Keras computes by a quantization of its own."""
+    mode = getattr(layer, "quantization_mode", None)
+    if mode is not None:
+        raise UnsupportedError(
+            f"layer '{layer.name}' is quantized by Keras ({mode}), which computes it without "
+            "asking any arithmetic. Use a plain floating dtype policy"
+        )
+
+
+def native_layer(layer: type) -> type[keras.Layer]:
+    """The Keras class that a class of this module is a thin subclass of."""
+    assert issubclass(layer, ArithmeticLayer)
+    return layer._native_layer
 
 
 def _spatial(layer: Any) -> dict[str, Any]:
@@ -74,7 +108,15 @@ def _channel_axis(layer: Any) -> int:
 @keras.saving.register_keras_serializable("opgraft")
 class Dense(ArithmeticLayer, keras.layers.Dense):
     def call(self, inputs, training=None):
-        outputs = ops.matmul(inputs, self.kernel, arithmetic=self.arithmetic)
+        # On sequences Keras multiplies all rows at once; so do we, for the same gradient bits.
+        inputs = self._floating(inputs)
+        rows = inputs
+        if len(inputs.shape) > 2:
+            rows = keras.ops.reshape(inputs, (-1, inputs.shape[-1]))
+        outputs = ops.matmul(rows, self.kernel, arithmetic=self.arithmetic)
+        if len(inputs.shape) > 2:
+            shape = (*keras.ops.shape(inputs)[:-1], self.units)
+            outputs = keras.ops.reshape(outputs, shape)
         if self.bias is not None:
             outputs = keras.ops.add(outputs, self.bias)
         return outputs if self.activation is None else self.activation(outputs)
@@ -83,7 +125,9 @@ class Dense(ArithmeticLayer, keras.layers.Dense):
 @keras.saving.register_keras_serializable("opgraft")
 class EinsumDense(ArithmeticLayer, keras.layers.EinsumDense):
     def call(self, inputs, training=None):
-        outputs = ops.einsum_dense(self.equation, inputs, self.kernel, arithmetic=self.arithmetic)
+        outputs = ops.einsum_dense(
+            self.equation, self._floating(inputs), self.kernel, arithmetic=self.arithmetic
+        )
         if self.bias is not None:
             outputs = keras.ops.add(outputs, self.bias)
         return outputs if self.activation is None else self.activation(outputs)

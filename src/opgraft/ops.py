@@ -10,7 +10,7 @@ import keras
 
 from opgraft import spec, values
 from opgraft.arithmetic import Arithmetic, standardize
-from opgraft.backends import backend
+from opgraft.backends import backend, opaque
 from opgraft.errors import ArgumentError
 from opgraft.spec import Contraction
 
@@ -46,6 +46,7 @@ class Contract(keras.Operation):
         return cls(contraction, arithmetic, **config)
 
 
+@opaque
 def contract(contraction: Contraction, arithmetic: Any, left, right):
     """Any contraction under any arithmetic; the one door that all operations go through."""
     arithmetic = standardize(arithmetic)
@@ -54,6 +55,7 @@ def contract(contraction: Contraction, arithmetic: Any, left, right):
     return backend().contract(contraction, arithmetic, left, right)
 
 
+@opaque
 def matmul(a, b, *, arithmetic: Any, transpose_a: bool = False, transpose_b: bool = False):
     """Matrix product under an arithmetic.
 
@@ -73,6 +75,7 @@ def matmul(a, b, *, arithmetic: Any, transpose_a: bool = False, transpose_b: boo
     return contract(spec.MatMul(bool(transpose_a), bool(transpose_b)), arithmetic, a, b)
 
 
+@opaque
 def conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=1, groups: int = 1,
            data_format: str = "channels_last", pad_value: float = 0.0):  # fmt: skip
     """2-D convolution (cross-correlation) under an arithmetic.
@@ -106,8 +109,10 @@ def conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=
     return contract(contraction, arithmetic, x, kernel)
 
 
+@opaque
 def depthwise_conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=1,
-                     groups: int = 1, data_format: str = "channels_last", pad_value: float = 0.0):  # fmt: skip
+                     groups: int = 1, data_format: str = "channels_last",
+                     pad_value: float = 0.0):  # fmt: skip
     """Depthwise 2-D convolution under an arithmetic: every channel by itself.
 
     Args:
@@ -132,6 +137,7 @@ def depthwise_conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", 
     return contract(contraction, arithmetic, x, kernel)
 
 
+@opaque
 def conv1d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=1, groups: int = 1,
            data_format: str = "channels_last", pad_value: float = 0.0):  # fmt: skip
     """1-D convolution under an arithmetic: the `conv2d` of height 1.
@@ -149,7 +155,9 @@ def conv1d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=
     """
     for name, value, rank in (("x", x, 3), ("kernel", kernel, 3)):
         if len(value.shape) != rank:
-            raise ArgumentError(f"conv1d: {name} has the shape {tuple(value.shape)}; it needs 3 dimensions")
+            raise ArgumentError(
+                f"conv1d: {name} has the shape {tuple(value.shape)}; it needs 3 dimensions"
+            )
     first = spec.is_channels_first(data_format)
     axis = 2 if first else 1
     step, dilation = _one(strides, "strides"), _one(dilations, "dilations")
@@ -186,6 +194,7 @@ def _padding_1d(padding, reach: int):
     return ((0, 0), tuple(padding))
 
 
+@opaque
 def einsum_dense(equation: str, x, kernel, *, arithmetic: Any):
     """`einsum(equation, x, kernel)` for the equations of a dense layer, by one matrix product.
 
@@ -228,7 +237,8 @@ def _einsum_terms(equation: str, left_rank: int, right_rank: int) -> tuple[str, 
     left, right, out = (term.replace("...", ellipsis) for term in terms)
     if (len(left), len(right)) != (left_rank, right_rank):
         raise ArgumentError(
-            f"equation={equation!r} does not fit operands of {left_rank} and {right_rank} dimensions"
+            f"equation={equation!r} does not fit operands of {left_rank} and {right_rank} "
+            "dimensions"
         )
     return left, right, out
 
@@ -238,7 +248,8 @@ def _check_einsum(equation: str, terms: tuple[str, str, str], used: list[str]) -
     doubled = any(len(set(term)) != len(term) for term in terms)
     if doubled or set(left + right + out) != set(used):
         raise ArgumentError(
-            f"equation={equation!r} is not a matrix product: every label must stand once in a term, "
+            f"equation={equation!r} is not a matrix product: every label must stand once in a "
+            "term, "
             "and a label of one operand alone must stand in the result"
         )
 

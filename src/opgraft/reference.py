@@ -6,19 +6,22 @@ Nothing here calls compiled code of ours.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul, Pair
 
-Multiply = Callable[[np.generic, np.generic], np.generic]
+Multiply = Callable[[Any, Any], Any]  # of two numbers
 
 
-def matmul(a: np.ndarray, b: np.ndarray, multiply: Multiply, total: type = np.float64) -> np.ndarray:
+def matmul(
+    a: np.ndarray, b: np.ndarray, multiply: Multiply, total: type = np.float64
+) -> np.ndarray:
     """out[i, j] = sum over l of multiply(a[i, l], b[l, j]), in the order of l, in type `total`."""
     rows, inner = a.shape
     columns = b.shape[1]
-    out = np.zeros((rows, columns), total)
+    out: np.ndarray = np.zeros((rows, columns), total)
     for i in range(rows):
         for j in range(columns):
             for l in range(inner):
@@ -33,9 +36,9 @@ def conv2d(c: Conv2D, x: np.ndarray, kernel: np.ndarray, multiply: Multiply,
     pads = paddings(c, x, kernel)
     x, kernel, groups = as_grouped(c, pad(x, pads, c.pad_value), kernel)
     batch, (kh, kw, per_group, channels) = x.shape[0], kernel.shape
-    out_h, out_w = (len(range(0, x.shape[i + 1] - (kernel.shape[i] - 1) * c.dilations[i], c.strides[i]))
-                    for i in (0, 1))  # fmt: skip
-    out = np.zeros((batch, out_h, out_w, channels), total)
+    reach = [(kernel.shape[i] - 1) * c.dilations[i] for i in (0, 1)]
+    out_h, out_w = (len(range(0, x.shape[i + 1] - reach[i], c.strides[i])) for i in (0, 1))
+    out: np.ndarray = np.zeros((batch, out_h, out_w, channels), total)
     for n, oy, ox, oc in np.ndindex(*out.shape):
         first = oc // (channels // groups) * per_group  # first input channel of oc's group
         for ky, kx, ic in np.ndindex(kh, kw, per_group):
@@ -83,7 +86,7 @@ def im2col(x: np.ndarray, kernel_size: Pair, strides: Pair, dilations: Pair) -> 
     windows = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(1, 2))
     windows = windows[:, :: strides[0], :: strides[1], :, :: dilations[0], :: dilations[1]]
     columns = np.moveaxis(windows, 3, 5)
-    return columns.reshape(*columns.shape[:3], -1)
+    return columns.reshape(*columns.shape[:3], kernel_size[0] * kernel_size[1] * x.shape[3])
 
 
 def by_matmul(c: Contraction, left: np.ndarray, right: np.ndarray, product: Callable) -> np.ndarray:
@@ -96,9 +99,10 @@ def by_matmul(c: Contraction, left: np.ndarray, right: np.ndarray, product: Call
 
     def one_group(part: np.ndarray, weights: np.ndarray) -> np.ndarray:
         columns = im2col(part, weights.shape[:2], c.strides, c.dilations)
-        rows = np.ascontiguousarray(columns.reshape(-1, columns.shape[-1]))
-        flat = product(rows, weights.reshape(-1, weights.shape[-1]))
-        return np.asarray(flat).reshape(*columns.shape[:3], -1)
+        inner, channels = columns.shape[3], weights.shape[3]
+        rows = np.ascontiguousarray(columns.reshape(columns.size // max(inner, 1), inner))
+        flat = product(rows, weights.reshape(inner, channels))
+        return np.asarray(flat).reshape(*columns.shape[:3], channels)
 
     result = by_groups(groups, x, kernel, one_group)
     return np.moveaxis(result, 3, 1) if c.channels_first else result
@@ -110,5 +114,7 @@ def _batched(c: MatMul, a: np.ndarray, b: np.ndarray, product: Callable) -> np.n
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = np.broadcast_to(a, (*batch, *a.shape[-2:]))
     b = np.broadcast_to(b, (*batch, *b.shape[-2:]))
-    out = [product(np.ascontiguousarray(a[i]), np.ascontiguousarray(b[i])) for i in np.ndindex(*batch)]
-    return np.stack(out).reshape(*batch, a.shape[-2], b.shape[-1])
+    out = [
+        product(np.ascontiguousarray(a[i]), np.ascontiguousarray(b[i])) for i in np.ndindex(*batch)
+    ]
+    return np.reshape(out, (*batch, a.shape[-2], b.shape[-1]))

@@ -21,7 +21,6 @@ Padding = str | tuple[Pair, Pair]
 class Contraction(Value):
     """Base of `MatMul`, `Conv2D` and `DepthwiseConv2D`."""
 
-    is_convolution: ClassVar[bool] = False
     operand_names: ClassVar[tuple[str, str]] = ("a", "b")
 
     def output_shape(self, left: Shape, right: Shape) -> Shape:
@@ -102,7 +101,6 @@ class Conv2D(Contraction):
     """
 
     type_name: ClassVar[str] = "conv2d"
-    is_convolution: ClassVar[bool] = True
     operand_names: ClassVar[tuple[str, str]] = ("x", "kernel")
 
     strides: Pair = (1, 1)
@@ -168,7 +166,8 @@ class Conv2D(Contraction):
         if channels is not None and per_group is not None and channels != per_group * self.groups:
             raise ArgumentError(
                 f"conv2d: x {left} has {channels} channels ({self._layout()}), the kernel {right} "
-                f"takes {per_group} in each of {self.groups} group(s), {per_group * self.groups} in "
+                f"takes {per_group} in each of {self.groups} group(s), "
+                f"{per_group * self.groups} in "
                 "all. Kernels are [kernel_h, kernel_w, in / groups, out]"
             )
         if out is not None and out % self.groups:
@@ -194,8 +193,10 @@ class DepthwiseConv2D(Conv2D):
         channels = left[self.channel_axis]
         if None not in (channels, right[2]) and channels != right[2]:
             raise ArgumentError(
-                f"depthwise_conv2d: x {left} has {channels} channels ({self._layout()}), the kernel "
-                f"{right} has {right[2]}. Depthwise kernels are [kernel_h, kernel_w, in, multiplier]"
+                f"depthwise_conv2d: x {left} has {channels} channels ({self._layout()}), the "
+                "kernel "
+                f"{right} has {right[2]}. Depthwise kernels are [kernel_h, kernel_w, in, "
+                "multiplier]"
             )
 
 
@@ -224,11 +225,15 @@ def pair(value, name: str, channels_first: bool = False, least: int = 1) -> Pair
         raise ArgumentError(f"{name}={value!r} must be 1, 2 or 4 numbers")
     if min(numbers) < least:
         raise ArgumentError(f"{name}={value!r}: every number must be at least {least}")
-    return numbers  # type: ignore[return-value]
+    return numbers
 
 
 def _plain(number):
-    return number.__index__() if hasattr(number, "__index__") and not isinstance(number, bool) else number
+    return (
+        number.__index__()
+        if hasattr(number, "__index__") and not isinstance(number, bool)
+        else number
+    )
 
 
 def padding(value) -> Padding:

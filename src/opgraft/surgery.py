@@ -17,12 +17,12 @@ from opgraft import layers
 from opgraft.arithmetic import Arithmetic, standardize
 from opgraft.backends import keras_private
 from opgraft.errors import ArgumentError, OpgraftError
-from opgraft.spec import Conv2D, MatMul
+from opgraft.spec import Contraction, Conv2D, MatMul
 
 Rule = str | type
 
 # Every layer that can be swapped, and the contraction it asks for.
-_CONTRACTIONS = {
+_CONTRACTIONS: dict[type, Contraction] = {
     layers.Dense: MatMul(),
     layers.EinsumDense: MatMul(),
     layers.Conv1D: Conv2D(),
@@ -30,7 +30,7 @@ _CONTRACTIONS = {
     layers.DepthwiseConv2D: Conv2D(),
     layers.SeparableConv2D: Conv2D(),
 }
-_TWINS: dict[type, type] = {twin._native_layer: twin for twin in _CONTRACTIONS}
+_TWINS: dict[type, Any] = {layers.native_layer(twin): twin for twin in _CONTRACTIONS}
 
 
 def swap(model: keras.Model, arithmetic: Any, *, exclude: Iterable[Rule] = ()) -> keras.Model:
@@ -102,7 +102,7 @@ def restore(model: keras.Model) -> keras.Model:
         raise ArgumentError(f"model '{model.name}' has no layer with an arithmetic to take out")
     for layer in swapped:
         del layer.arithmetic
-        layer.__class__ = type(layer)._native_layer
+        layer.__class__ = layers.native_layer(type(layer))
         layer.supports_jit = True
     keras_private.forget_functions(model)
     return model
@@ -112,7 +112,9 @@ def _rules(arithmetic: Any) -> dict[Rule, Arithmetic]:
     if not isinstance(arithmetic, Mapping):
         return {keras.Layer: standardize(arithmetic)}
     if not arithmetic:
-        raise ArgumentError("the rules are empty; map a layer's name, glob or class to an arithmetic")
+        raise ArgumentError(
+            "the rules are empty; map a layer's name, glob or class to an arithmetic"
+        )
     for rule in arithmetic:
         _check_rule(rule)
     return {rule: standardize(value) for rule, value in arithmetic.items()}
@@ -120,7 +122,9 @@ def _rules(arithmetic: Any) -> dict[Rule, Arithmetic]:
 
 def _check_rule(rule: Any) -> None:
     if not isinstance(rule, str) and not (isinstance(rule, type) and issubclass(rule, keras.Layer)):
-        raise ArgumentError(f"the rule {rule!r} must be a layer's name, a glob over names or a class")
+        raise ArgumentError(
+            f"the rule {rule!r} must be a layer's name, a glob over names or a class"
+        )
 
 
 def _candidates(model: keras.Model) -> list[keras.Layer]:
@@ -160,7 +164,8 @@ def _check_matches(what: str, rules: Iterable[Rule], candidates: list[keras.Laye
             shown = rule if isinstance(rule, str) else rule.__name__
             names = ", ".join(f"{layer.name} ({type(layer).__name__})" for layer in candidates)
             raise ArgumentError(
-                f"the {what} '{shown}' matches no layer that can be swapped. Those of this model: {names}"
+                f"the {what} '{shown}' matches no layer that can be swapped. Those of this "
+                f"model: {names}"
             )
 
 
@@ -168,6 +173,7 @@ def _check_plan(plan: list[tuple[keras.Layer, Arithmetic]]) -> None:
     problems = []
     for layer, arithmetic in plan:
         try:
+            layers.check_not_quantized(layer)
             arithmetic.check(_contraction(layer))
         except OpgraftError as error:
             problems.append(f"{layer.name} ({type(layer).__name__}): {error}")
@@ -183,7 +189,7 @@ def _check_plan(plan: list[tuple[keras.Layer, Arithmetic]]) -> None:
 def _contraction(layer: keras.Layer):
     twin = _TWINS.get(type(layer), type(layer))
     kind = _CONTRACTIONS[twin]
-    if kind.is_convolution:
+    if isinstance(kind, Conv2D):
         rate = layer.dilation_rate
         return Conv2D(dilations=(1, rate[0]) if len(rate) == 1 else tuple(rate))
     return kind
@@ -193,7 +199,7 @@ def _graft(layer: keras.Layer, arithmetic: Arithmetic) -> None:
     twin = _TWINS.get(type(layer))
     if twin is not None:
         layer.__class__ = twin
-    layer.set_arithmetic(arithmetic)  # type: ignore[attr-defined]
+    layer.set_arithmetic(arithmetic)
 
 
 def _warn_of_rest(model: keras.Model) -> None:
@@ -206,7 +212,8 @@ def _warn_of_rest(model: keras.Model) -> None:
     ]
     if left:
         warnings.warn(
-            f"these layers of '{model.name}' stay exact, og.layers has no counterpart: {', '.join(left)}",
+            f"these layers of '{model.name}' stay exact, og.layers has no counterpart: "
+            f"{', '.join(left)}",
             stacklevel=3,
         )
 

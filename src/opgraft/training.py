@@ -6,13 +6,21 @@ Keras's `fit` is the loop. Two runs with the same plan see the same batches in t
 from __future__ import annotations
 
 import math
+import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import keras
 import numpy as np
 
 from opgraft.data import Dataset
+from opgraft.errors import OpgraftError
+
+
+class KernelError(OpgraftError, RuntimeError):
+    """A C function has failed while a network ran."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,22 @@ class Recorder(keras.callbacks.Callback):
         self._run.epochs.append({names.get(k, k): float(v) for k, v in logs.items()})
 
 
+@contextmanager
+def kernel_errors() -> Iterator[None]:
+    """Turn the failure of an operation of ours into its own words.
+
+    TensorFlow wraps them into a page about its graph, of a class that differs with the cause.
+    """
+    try:
+        yield
+    except Exception as error:
+        said = re.search(r"opgraft: (.+)", str(error))
+        if said is None:
+            raise
+        raise KernelError(said[1]) from error
+
+
+@kernel_errors()
 def fit(run: Run, data: Dataset, plan: Plan, *callbacks: keras.callbacks.Callback) -> None:
     """Train the network of `run` as `plan` says, testing it after every epoch."""
     keras.utils.set_random_seed(plan.seed)
@@ -133,12 +157,14 @@ def fit(run: Run, data: Dataset, plan: Plan, *callbacks: keras.callbacks.Callbac
     )
 
 
+@kernel_errors()
 def score(model: keras.Model, data: Dataset, batch_size: int) -> Score:
     """Classify the test images."""
     answers = model.predict(data.x_test, batch_size=batch_size, verbose=0)
     return Score(answers.argmax(axis=-1), data.y_test)
 
 
+@kernel_errors()
 def deviations(
     model: keras.Model, native: keras.Model, images: np.ndarray, kinds: tuple[type, ...]
 ) -> list[Deviation]:

@@ -7,6 +7,7 @@ declares. `backend()` is the one that Keras runs on.
 
 import functools
 import types
+from collections.abc import Callable
 
 import keras
 
@@ -29,3 +30,8 @@ def backend() -> types.ModuleType:
     from opgraft.backends import tensorflow
 
     return tensorflow
+
+
+def opaque(function: Callable) -> Callable:
+    """Decorate a function that a framework's source transformations must leave alone."""
+    return backend().opaque(function)

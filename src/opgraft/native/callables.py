@@ -104,7 +104,9 @@ def _read(function, symbol: str, names) -> CPrototype:
             f"roles has {len(names)} names, '{symbol}' has {len(function.argtypes)} argtypes"
         )
     types = [_ctype(entry, symbol) for entry in function.argtypes]
-    returns = CType("", text="void") if function.restype is None else _ctype(function.restype, symbol)
+    returns = (
+        CType("", text="void") if function.restype is None else _ctype(function.restype, symbol)
+    )
     declared = ", ".join(
         f"{ctype.text}{'' if ctype.pointer else ' '}{name}"
         for name, ctype in zip(names, types, strict=True)
@@ -120,7 +122,9 @@ def _ctype(entry, symbol: str) -> CType:
         return CType("i8", pointer=True, const=True, text="const char *")
     pointee = getattr(entry, "_type_", None)
     if pointee in _SCALARS:
-        return CType(_SCALARS[pointee], pointer=True, text=f"{pointee.__name__.removeprefix('c_')} *")
+        return CType(
+            _SCALARS[pointee], pointer=True, text=f"{pointee.__name__.removeprefix('c_')} *"
+        )
     if getattr(entry, "_dtype_", None) is not None:  # numpy.ctypeslib.ndpointer
         return _ndpointer(entry, symbol)
     raise PrototypeError(

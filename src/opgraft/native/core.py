@@ -9,7 +9,7 @@ from opgraft.errors import LibraryError
 
 ABI_VERSION = 1
 FOLDER = pathlib.Path(__file__).parent
-CORE_PATH = FOLDER / "libopgraft_core.so"
+CORE_PATH = environment.core_path(FOLDER / "libopgraft_core.so")
 TENSORFLOW_PATH = FOLDER / "libopgraft_tensorflow.so"
 
 _MESSAGE_SIZE = 2048

@@ -15,7 +15,9 @@ def is_native_callable(value) -> bool:
     return callables.is_numba_cfunc(value) or callables.is_ctypes_function(value)
 
 
-def load(library, declared, roles, thread_safe: bool, flags: tuple[str, ...]) -> tuple[CSymbol, ...]:
+def load(
+    library, declared, roles, thread_safe: bool, flags: tuple[str, ...]
+) -> tuple[CSymbol, ...]:
     """Bind, find and load every function that was named."""
     if is_native_callable(library):
         if declared is not None and not isinstance(declared, str):
@@ -59,8 +61,12 @@ def _path_of(library) -> pathlib.Path:
         )
     path = pathlib.Path(library).expanduser().absolute()
     if not path.is_file():
-        beside = sorted(entry.name for entry in path.parent.glob("*.so")) if path.parent.is_dir() else []
-        beside += sorted(entry.name for entry in path.parent.glob("*.c")) if path.parent.is_dir() else []
+        beside = (
+            sorted(entry.name for entry in path.parent.glob("*.so")) if path.parent.is_dir() else []
+        )
+        beside += (
+            sorted(entry.name for entry in path.parent.glob("*.c")) if path.parent.is_dir() else []
+        )
         raise LibraryError(
             f"the library '{path}' does not exist. {source.near_names(path.name, beside)}"
         )
@@ -73,7 +79,8 @@ def _prototypes(path: pathlib.Path, declared, roles) -> list[prototype.CPrototyp
     if declared is None:
         if not source.is_source(path):
             raise PrototypeError(
-                f"the prototype of the function in '{path}' is missing: a library does not say what "
+                f"the prototype of the function in '{path}' is missing: a library does not say "
+                "what "
                 'its functions take. Paste it: og.c_function(path, "void mm(const float *a, ...)")'
             )
         declared = source.find_prototype(path)

@@ -18,14 +18,8 @@ _TYPES = {
     "uint8_t": "u8", "uint16_t": "u16", "uint32_t": "u32", "uint64_t": "u64",
     "size_t": "u64", "ssize_t": "i64", "ptrdiff_t": "i64", "intptr_t": "i64", "uintptr_t": "u64",
 }  # fmt: skip
-_SYNONYMS = {
-    "unsigned": "unsigned int", "signed": "int", "signed int": "int", "short int": "short",
-    "long int": "long", "long unsigned int": "unsigned long", "unsigned long int": "unsigned long",
-    "short unsigned int": "unsigned short", "unsigned short int": "unsigned short",
-    "long long int": "long long", "long unsigned long int": "unsigned long long",
-    "long long unsigned int": "unsigned long long", "bool": "_Bool",
-    "unsigned long long int": "unsigned long long",
-}  # fmt: skip
+_QUALIFIERS = {"const", "volatile", "struct", "union", "enum", "register", "void"}
+_IGNORED = r"\b(__restrict__|__restrict|restrict|__inline__|__inline|inline|static|extern)\b"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +62,15 @@ def parse(text: str) -> list[CPrototype]:
     cleaned = _clean(text)
     typedefs = "".join(f"typedef int {name};" for name in _TYPES if name.endswith("_t"))
     try:
-        tree = c_parser.CParser().parse(f"{typedefs}{cleaned};")
+        tree = c_parser.CParser().parse(f'{typedefs}\n#line 1 "prototype"\n{cleaned};')
     except Exception as error:
         raise PrototypeError(
-            f"the prototype does not parse: {error}\n  {text.strip()}\n"
+            f"the prototype does not parse: {error}\n  {cleaned}\n{_unknown_types(cleaned)}"
             'Paste the declaration as it stands in the header, such as "void mm(const float *a, '
             'const float *b, int m, int k, int n, float *out)"'
         ) from None
     found = [
-        _prototype(node, text)
+        _prototype(node)
         for node in tree.ext
         if isinstance(node, c_ast.Decl) and isinstance(node.type, c_ast.FuncDecl)
     ]
@@ -86,27 +80,58 @@ def parse(text: str) -> list[CPrototype]:
 
 
 def _clean(text: str) -> str:
-    """Without comments, directives and what only compilers read."""
+    """Declarations alone: no comments, directives, bodies, nor what only compilers read."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.S)
-    text = re.sub(r"^\s*#.*$", " ", text, flags=re.M)
-    text = re.sub(r'extern\s+"C"', " ", text)
-    text = re.sub(r"__attribute__\s*\(\(.*?\)\)", " ", text)
-    text = re.sub(r"\b(__restrict__|__restrict|restrict|inline|static|extern|bool)\b", _word, text)
-    return text.strip().rstrip(";")
+    text = re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*$", " ", text, flags=re.M)
+    text = _without_nested(text, r"__attribute__\s*\(", "()", " ")
+    text = re.sub(r'extern\s+"C"\s*\{?', " ", text)
+    text = _without_nested(text, r"(?<=\))\s*\{", "{}", ";")
+    text = re.sub(_IGNORED, "", text).replace("}", " ")
+    text = re.sub(r"\bbool\b", "_Bool", text)
+    return re.sub(r"(;\s*)+", "; ", " ".join(text.split())).strip("; ")
 
 
-def _word(match: re.Match) -> str:
-    return "_Bool" if match.group() == "bool" else ""
+def _without_nested(text: str, opening: str, brackets: str, instead: str) -> str:
+    """`text` without every part from `opening` to the bracket that closes it, however deep."""
+    while match := re.search(opening, text):
+        start = match.end() - 1
+        depth, end = 0, len(text)
+        for position in range(start, len(text)):
+            depth += (text[position] == brackets[0]) - (text[position] == brackets[1])
+            if depth == 0:
+                end = position + 1
+                break
+        text = text[: match.start()] + instead + text[end:]
+    return text
 
 
-def _prototype(node, text: str) -> CPrototype:
-    from pycparser import c_ast
+def _unknown_types(cleaned: str) -> str:
+    """A hint for the usual reason why a declaration does not parse."""
+    words = set()
+    for parameter in re.split(r"[(,;]", cleaned):
+        names = [w for w in re.findall(r"[A-Za-z_]\w*", parameter) if w not in _QUALIFIERS]
+        known = {part for name in _TYPES for part in name.split()} | {"signed"}
+        if len(names) > 1 and names[0] not in known:
+            words.add(names[0])
+    if not words:
+        return ""
+    known_types = ", ".join(_TYPES)
+    return f"Unknown types: {', '.join(sorted(words))}. Those that can be passed: {known_types}. "
+
+
+def _prototype(node) -> CPrototype:
+    from pycparser import c_ast, c_generator
 
     returns = _type(node.type.type, f"the return value of {node.name}")
     parameters = []
     for position, parameter in enumerate(node.type.args.params if node.type.args else []):
         if isinstance(parameter, c_ast.EllipsisParam):
             raise PrototypeError(f"{node.name} is variadic (...); declare all its parameters")
+        if isinstance(parameter, c_ast.ID):
+            raise PrototypeError(
+                f"parameter '{parameter.name}' of {node.name} has no type; write it, such as "
+                f"`const float *{parameter.name}`"
+            )
         if isinstance(parameter.type, c_ast.TypeDecl) and _base_name(parameter.type) == "void":
             continue
         if not parameter.name:
@@ -116,7 +141,8 @@ def _prototype(node, text: str) -> CPrototype:
             )
         where = f"parameter '{parameter.name}' of {node.name}"
         parameters.append((parameter.name, _type(parameter.type, where)))
-    return CPrototype(node.name, returns, tuple(parameters), " ".join(_clean(text).split()))
+    text = " ".join(c_generator.CGenerator().visit(node).split())
+    return CPrototype(node.name, returns, tuple(parameters), text)
 
 
 def _base_name(declaration) -> str:
@@ -125,8 +151,18 @@ def _base_name(declaration) -> str:
     base = declaration.type
     if not isinstance(base, c_ast.IdentifierType):
         return type(base).__name__.lower()
-    joined = " ".join(base.names)
-    return _SYNONYMS.get(joined, joined)
+    return _ordered(base.names)
+
+
+def _ordered(words: Sequence[str]) -> str:
+    """The name of a C type whose specifiers may come in any order, `int` often left out."""
+    rest = [w for w in words if w not in ("signed", "unsigned", "int", "long", "short")]
+    unsigned = "unsigned " if "unsigned" in words else ""
+    if rest:
+        sign = "signed " if rest == ["char"] and "signed" in words else unsigned
+        return sign + "long " * words.count("long") + " ".join(rest)
+    size = " ".join(["short"] * words.count("short") + ["long"] * words.count("long"))
+    return unsigned + (size or "int")
 
 
 def _type(node, where: str) -> CType:
@@ -139,7 +175,8 @@ def _type(node, where: str) -> CType:
     if not isinstance(node, c_ast.TypeDecl):
         raise PrototypeError(f"{where} is a pointer to a function, which cannot be passed")
     name = _base_name(node)
-    text = f"{'const ' if 'const' in node.quals else ''}{name}{' ' + '*' * pointers if pointers else ''}"
+    const = "const " if "const" in node.quals else ""
+    text = f"{const}{name}{' ' + '*' * pointers if pointers else ''}"
     if name == "void" and not pointers and where.startswith("the return"):
         return CType("", text="void")
     if pointers > 1 or name not in _TYPES:
@@ -190,6 +227,13 @@ def _given_roles(prototype, roles) -> dict[str, str]:
     parameters = [name for name, _ in prototype.parameters]
     if roles is None:
         return {}
+    if isinstance(roles, str) or not isinstance(roles, Mapping | Sequence):
+        raise PrototypeError(
+            f"roles={roles!r} must be a mapping of parameter names to roles, or a list of all roles"
+        )
+    for role in roles.values() if isinstance(roles, Mapping) else roles:
+        if not isinstance(role, str):
+            raise PrototypeError(f"roles={roles!r}: a role is a name, not {role!r}")
     if not isinstance(roles, Mapping):
         if len(roles) != len(parameters):
             raise PrototypeError(
@@ -201,7 +245,8 @@ def _given_roles(prototype, roles) -> dict[str, str]:
             near = difflib.get_close_matches(name, parameters, 1)
             raise PrototypeError(
                 f"roles names '{name}', but {prototype.symbol} has no such parameter"
-                f"{f' (did you mean {near[0]!r}?)' if near else ''}; it has: {', '.join(parameters)}"
+                f"{f' (did you mean {near[0]!r}?)' if near else ''}; it has: "
+                f"{', '.join(parameters)}"
             )
     return dict(roles)
 
@@ -219,7 +264,8 @@ def _scalar(prototype: CPrototype, left: CType, right: CType) -> Bound:
         )
     if not prototype.returns.dtype or prototype.returns.pointer:
         raise PrototypeError(
-            f"{prototype.symbol} returns `{prototype.returns.text}`; a scalar product returns a number"
+            f"{prototype.symbol} returns `{prototype.returns.text}`; a scalar product returns "
+            "a number"
         )
     plan = f"{prototype.returns.dtype} input:{left.dtype} kernel:{right.dtype}"
     return Bound(prototype, "scalar", plan)

@@ -88,9 +88,7 @@ def find_prototype(path: str | os.PathLike, symbol: str | None = None) -> str:
             f"'{path}' defines {len(found)} functions ({', '.join(found) or 'none'}); "
             f"name one: {path}:SYMBOL"
         )
-    raise PrototypeError(
-        f"'{path}' has no function '{symbol}'. {near_names(symbol, found)}"
-    )
+    raise PrototypeError(f"'{path}' has no function '{symbol}'. {near_names(symbol, found)}")
 
 
 def near_names(wanted: str, names) -> str:
@@ -115,6 +113,8 @@ def _functions(path: str | os.PathLike) -> list[tuple[str, str, bool]]:
         if name in _KEYWORDS or _KEYWORDS & set(words) or "typedef" in words:
             continue
         static = "static" in words
-        returns = " ".join(word for word in returns.split() if word not in ("static", "inline", "extern"))
+        returns = " ".join(
+            word for word in returns.split() if word not in ("static", "inline", "extern")
+        )
         functions.append((name, f"{returns} {name}({parameters})", static))
     return functions

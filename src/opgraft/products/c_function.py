@@ -6,7 +6,7 @@ from typing import ClassVar
 from opgraft.errors import UnsupportedError
 from opgraft.native import core
 from opgraft.products._base import Product
-from opgraft.spec import Contraction
+from opgraft.spec import Contraction, Conv2D
 
 _NUMPY_NAMES = {
     "f32": "float32", "f64": "float64", "i8": "int8", "i16": "int16", "i32": "int32",
@@ -98,7 +98,7 @@ class CFunction(Product):
         by_kind = {symbol.kind: symbol for symbol in self.symbols}
         matrix = by_kind.get("matmul") or by_kind.get("scalar")
         names = ", ".join(symbol.symbol for symbol in self.symbols)
-        if not contraction.is_convolution:
+        if not isinstance(contraction, Conv2D):
             if matrix is None:
                 raise UnsupportedError(
                     f"{names} is a convolution and cannot serve a matrix product (a dense layer). "
@@ -114,7 +114,8 @@ class CFunction(Product):
         if matrix is None:
             raise UnsupportedError(
                 f"{names} has no dilation parameters, and the call has dilations "
-                f"{contraction.dilations}. Add dilation_h and dilation_w to the C function, or give "
+                f"{contraction.dilations}. Add dilation_h and dilation_w to the C function, or "
+                "give "
                 "a matmul beside it, through which dilated convolutions then go: "
                 "og.c_function(...) | og.c_function(...)"
             )

@@ -11,7 +11,7 @@ import numpy as np
 from opgraft import reference
 from opgraft.errors import ArgumentError, UnsupportedError
 from opgraft.products._base import Product
-from opgraft.spec import Contraction
+from opgraft.spec import Contraction, Conv2D
 
 _GEOMETRY = ("strides", "padding", "dilations", "groups", "pad_value")
 _warned: set[Callable] = set()
@@ -39,8 +39,10 @@ class PythonFunction(Product):
         name = keras.saving.get_registered_name(self.function)
         if keras.saving.get_registered_object(name) is not self.function:
             raise UnsupportedError(
-                f"the Python function {describe(self.function)} cannot be saved: only its name would "
-                'be. Decorate it with @keras.saving.register_keras_serializable("your_package"), so '
+                f"the Python function {describe(self.function)} cannot be saved: only its name "
+                "would "
+                "be. Decorate it with "
+                '@keras.saving.register_keras_serializable("your_package"), so '
                 "that a new process finds it; a model with a Python function cannot be exported"
             )
         return {"type": self.type_name, "function": name}
@@ -52,7 +54,8 @@ class PythonFunction(Product):
         found = keras.saving.get_registered_object(function)
         if found is None:
             raise ArgumentError(
-                f"the saved model uses the Python function {function!r}, which is not registered in "
+                f"the saved model uses the Python function {function!r}, which is not "
+                "registered in "
                 "this process. Import the module that defines it before loading"
             )
         return cls(found)
@@ -63,26 +66,28 @@ class PythonFunction(Product):
         return _extra_parameters(self.function)
 
     def check(self, contraction: Contraction) -> None:
-        if self.extra_parameters and not contraction.is_convolution:
+        if not self.extra_parameters:
+            return
+        if not isinstance(contraction, Conv2D):
             raise UnsupportedError(
                 f"the Python function {describe(self.function)} is a convolution (it has the "
                 f"parameters {', '.join(self.extra_parameters)}) and cannot serve a matrix product"
             )
-        if self.extra_parameters and contraction.is_convolution:
-            self._check_composable(contraction)
+        self._check_composable(contraction)
 
-    def _check_composable(self, contraction) -> None:
+    def _check_composable(self, contraction: Conv2D) -> None:
         for name, plain in (("strides", (1, 1)), ("dilations", (1, 1))):
             if getattr(contraction, name) != plain and name not in self.extra_parameters:
                 raise UnsupportedError(
-                    f"the Python function {describe(self.function)} has no parameter {name}, and the "
+                    f"the Python function {describe(self.function)} has no parameter {name}, "
+                    "and the "
                     f"call has {name}={getattr(contraction, name)}. Add the parameter, or give a "
                     "function of two matrices, which serves every convolution"
                 )
 
     def compute(self, contraction: Contraction, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """The contraction of two arrays, its shape and dtype checked."""
-        expected = contraction.output_shape(left.shape, right.shape)
+        expected: Any = contraction.output_shape(left.shape, right.shape)
         if 0 in expected:
             return np.zeros(expected, left.dtype)
         if not self.extra_parameters:
@@ -99,7 +104,9 @@ class PythonFunction(Product):
         takes_padding = "padding" in self.extra_parameters
         x = reference.channels_last(contraction, x)
         pads = reference.paddings(contraction, x, kernel)
-        if not takes_padding or ("pad_value" not in self.extra_parameters and contraction.pad_value):
+        if not takes_padding or (
+            "pad_value" not in self.extra_parameters and contraction.pad_value
+        ):
             x = reference.pad(x, pads, contraction.pad_value)
             pads = ((0, 0), (0, 0))
         values = {

@@ -1,5 +1,5 @@
 """What the arithmetic sees instead of the float operand."""
 
-from opgraft.quantizers._base import Identity, Quantizer
+from opgraft.quantizers._base import Identity, Quantizer, identity
 
-__all__ = ["Identity", "Quantizer"]
+__all__ = ["Identity", "Quantizer", "identity"]

@@ -22,3 +22,6 @@ class Identity(Quantizer):
     """q(x) = x; its gradient is the identity."""
 
     type_name: ClassVar[str] = "identity"
+
+
+identity = Identity()

@@ -8,6 +8,7 @@ from opgraft.errors import DtypeError, UnsupportedError
 from opgraft.spec import Contraction
 
 VERSION = tf.__version__
+opaque = tf.autograph.experimental.do_not_convert
 
 
 def contract(contraction: Contraction, arithmetic: Arithmetic, left, right) -> tf.Tensor:
@@ -69,4 +70,4 @@ def set_threads_from_framework() -> int:
     return library.follow_intra_op_setting()
 
 
-__all__ = ["VERSION", "contract", "set_threads_from_framework"]
+__all__ = ["VERSION", "contract", "opaque", "set_threads_from_framework"]

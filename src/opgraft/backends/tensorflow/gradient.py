@@ -5,6 +5,7 @@ ran, and what its backward is, stands in the op itself.
 """
 
 import functools
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -58,7 +59,7 @@ def _read_graft(op) -> Contraction:
     return values.from_json(_text(op, "contraction"))
 
 
-_READERS = {
+_READERS: dict[str, Callable[..., Contraction]] = {
     "OpgraftMatMul": _read_matmul,
     "OpgraftConv2D": functools.partial(_read_conv, Conv2D),
     "OpgraftDepthwiseConv2D": functools.partial(_read_conv, DepthwiseConv2D),

@@ -20,14 +20,16 @@ def ops():
     core.core()  # first: the adapter is linked against it
     if not core.TENSORFLOW_PATH.exists():
         raise LibraryError(
-            f"the TensorFlow adapter '{core.TENSORFLOW_PATH}' is missing: opgraft was built without "
+            f"the TensorFlow adapter '{core.TENSORFLOW_PATH}' is missing: opgraft was built "
+            "without "
             "it. Reinstall: `pip install --force-reinstall .`"
         )
     try:
         return tf.load_op_library(os.fspath(core.TENSORFLOW_PATH))
     except (tf.errors.OpError, RuntimeError) as error:
         raise LibraryError(
-            f"TensorFlow {tf.__version__} does not load the adapter '{core.TENSORFLOW_PATH}': {error}. "
+            f"TensorFlow {tf.__version__} does not load the adapter '{core.TENSORFLOW_PATH}': "
+            f"{error}. "
             "Opgraft supports TensorFlow 2.16 to 2.21"
         ) from None
 
@@ -37,6 +39,12 @@ def follow_intra_op_setting() -> int:
     threads = environment.num_threads() or tf.config.threading.get_intra_op_parallelism_threads()
     core.set_threads(threads)
     return core.core().og_threads()
+
+
+@functools.cache
+def follow_once() -> None:
+    """At the first operation: TensorFlow takes no other setting after that."""
+    follow_intra_op_setting()
 
 
 ops()

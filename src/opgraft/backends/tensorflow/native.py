@@ -165,7 +165,11 @@ def _conv_attributes(c: Conv2D) -> dict:
 
 def _conv_input(c: Conv2D, upstream, x, kernel):
     depthwise = isinstance(c, DepthwiseConv2D)
-    raw = tf.raw_ops.DepthwiseConv2dNativeBackpropInput if depthwise else tf.raw_ops.Conv2DBackpropInput
+    raw = (
+        tf.raw_ops.DepthwiseConv2dNativeBackpropInput
+        if depthwise
+        else tf.raw_ops.Conv2DBackpropInput
+    )
     sizes = tf.shape(x)
     return raw(input_sizes=sizes, filter=kernel, out_backprop=upstream, **_conv_attributes(c))
 

@@ -7,13 +7,15 @@ import tensorflow as tf
 from opgraft import values
 from opgraft.arithmetic import Arithmetic
 from opgraft.backends.tensorflow import native
-from opgraft.backends.tensorflow.library import ops
+from opgraft.backends.tensorflow.library import follow_once, ops
 from opgraft.products import CFunction, CSymbol, Exact, Product, PythonFunction
 from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
 
 
 @functools.singledispatch
-def run(product: Product, contraction: Contraction, arithmetic: Arithmetic, left, right) -> tf.Tensor:
+def run(
+    product: Product, contraction: Contraction, arithmetic: Arithmetic, left, right
+) -> tf.Tensor:
     """The result of `contraction` under `arithmetic`, whose product this is."""
     raise NotImplementedError(f"TensorFlow has no way to run {type(product).__name__}")
 
@@ -25,6 +27,7 @@ def _(product: Exact, contraction, arithmetic, left, right):
 
 @run.register
 def _(product: CFunction, contraction, arithmetic, left, right):
+    follow_once()
     symbol = product.symbol_for(contraction)
     return _through_c(contraction, symbol, arithmetic, left, right)
 
@@ -48,7 +51,9 @@ def _(product: PythonFunction, contraction, arithmetic, left, right):
 
 def _in_memory(arithmetic: Arithmetic) -> str:
     """What the gradient must know of an arithmetic whose product cannot be written down."""
-    return values.to_json(Arithmetic(arithmetic.input, arithmetic.kernel, Exact(), arithmetic.gradient))
+    return values.to_json(
+        Arithmetic(arithmetic.input, arithmetic.kernel, Exact(), arithmetic.gradient)
+    )
 
 
 @functools.lru_cache(maxsize=4096)
