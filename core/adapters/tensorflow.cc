@@ -6,7 +6,9 @@
 // needs another layout or element type. Shape functions of the C API cannot
 // read these attributes, so static shapes come from Python.
 #include <algorithm>
+#include <locale>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -72,9 +74,12 @@ class Attributes {
     return value != 0;
   }
 
-  float real(const char *name) const {
-    float value = 0;
-    if (ok(status_)) TF_OpKernelConstruction_GetAttrFloat(context_, name, &value, status_.get());
+  // A double as text: the attribute type float has only 32 bits.
+  double real(const char *name) const {
+    std::istringstream words(text(name));
+    words.imbue(std::locale::classic());
+    double value = 0;
+    words >> value;
     return value;
   }
 
@@ -415,7 +420,7 @@ const bool registered = [] {
   const std::vector<const char *> conv = {
       "strides: list(int)",   "padding: {'SAME', 'VALID', 'EXPLICIT'}",
       "explicit_paddings: list(int)", "dilations: list(int)",
-      "groups: int = 1",      "data_format: {'NHWC', 'NCHW'}", "pad_value: float = 0.0"};
+      "groups: int = 1",      "data_format: {'NHWC', 'NCHW'}", "pad_value: string = '0.0'"};
   const std::vector<const char *> images = {"input: T", "filter: T"};
   register_op({"OpgraftMatMul", {"a: T", "b: T"},
                join({"transpose_a: bool = false", "transpose_b: bool = false"}, function),

@@ -29,6 +29,8 @@ using namespace og;
 extern "C" og_status og_conv2d_prepare(og_call *call, const og_conv2d_spec *s,
                                        og_message *message) {
   const og_function &f = *call->function;
+  og_status unfit = check_pad_value(f, *s, message);
+  if (unfit) return unfit;
   if (f.kind == Kind::conv2d) {
     call->threads = 1;
     og_status status = check_direct(f, *s, message);

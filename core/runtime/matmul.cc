@@ -41,26 +41,39 @@ og_copy_spec matrix_copy(int64_t rows, int64_t columns, int64_t stored_rows, int
   return copy;
 }
 
+// The tensors, and where in them (in elements) the matrices of one product begin.
+struct Product {
+  const void *a, *b;
+  void *out;
+  int64_t a_first, b_first, out_first;
+};
+
+const char *element(const void *base, int64_t index, og_dtype dtype) {
+  return static_cast<const char *>(base) + index * static_cast<int64_t>(og_dtype_size(dtype));
+}
+
 og_status run_one(const og_call &call, const og_matmul_spec &s, const MatmulPlan &plan,
-                  const char *a, const char *b, char *out, char *scratch, og_message *message) {
+                  const Product &p, char *scratch, og_message *message) {
   const og_function &f = *call.function;
   const og_dtype operand = call.operand_dtype;
-  Rows rows{&f, s.m, s.k, s.n, a, b, out, nullptr, nullptr};
+  char *out = const_cast<char *>(element(p.out, p.out_first, call.result_dtype));
+  Rows rows{&f, s.m, s.k, s.n, element(p.a, p.a_first, operand), element(p.b, p.b_first, operand),
+            out, nullptr, nullptr};
   if (plan.pack_b) {
     og_copy_spec copy = matrix_copy(s.k, s.n, s.k, s.n, s.transpose_b, f.operand, operand);
-    og_status status = convert_kernel(f, copy, b, 0, scratch, message);
+    og_status status = convert_kernel(f, copy, p.b, p.b_first, scratch, message);
     if (status) return status;
     rows.b = scratch;
   }
   if (plan.pack_a)
-    rows.gather = [&, a](int64_t first, int64_t count, void *to, og_message *why) -> og_status {
+    rows.gather = [&](int64_t first, int64_t count, void *to, og_message *why) -> og_status {
       og_copy_spec copy = matrix_copy(count, s.k, s.m, s.k, s.transpose_a, f.operand, operand);
-      int64_t from = first * (s.transpose_a ? 1 : s.k);
-      int64_t bad = og_copy(&copy, to, a + from * static_cast<int64_t>(og_dtype_size(operand)));
-      return bad < 0 ? OG_OK : refuse_value(f, "input", a, operand, from + bad, why);
+      int64_t from = p.a_first + first * (s.transpose_a ? 1 : s.k);
+      int64_t bad = og_copy(&copy, to, element(p.a, from, operand));
+      return bad < 0 ? OG_OK : refuse_value(f, "input", p.a, operand, from + bad, why);
     };
   if (plan.pack_out)
-    rows.scatter = [&, out](int64_t first, int64_t count, const void *from) {
+    rows.scatter = [&](int64_t first, int64_t count, const void *from) {
       char *to = out + first * s.n * static_cast<int64_t>(og_dtype_size(call.result_dtype));
       og_convert(to, call.result_dtype, 1, from, f.result, 1, count * s.n, 0);
     };
@@ -86,8 +99,6 @@ extern "C" og_status og_matmul_prepare(og_call *call, const og_matmul_spec *s,
 
 extern "C" og_status og_matmul_run(const og_call *call, const og_matmul_spec *s, const void *a,
                                    const void *b, void *out, void *scratch, og_message *message) {
-  const size_t operand = og_dtype_size(call->operand_dtype);
-  const size_t result = og_dtype_size(call->result_dtype);
   if (s->m * s->n * s->batches == 0) return OG_OK;  // nothing to compute: not the user's business
   if (s->k == 0) {
     og_fill(out, call->result_dtype, 0, s->m * s->n * s->batches);
@@ -96,10 +107,8 @@ extern "C" og_status og_matmul_run(const og_call *call, const og_matmul_spec *s,
   MatmulPlan plan = plan_matmul(*call, *s);
   for (int64_t i = 0; i < s->batches; i++) {
     int64_t ai = s->a_index ? s->a_index[i] : i, bi = s->b_index ? s->b_index[i] : i;
-    og_status status = run_one(*call, *s, plan, static_cast<const char *>(a) + ai * s->m * s->k * operand,
-                               static_cast<const char *>(b) + bi * s->k * s->n * operand,
-                               static_cast<char *>(out) + i * s->m * s->n * result,
-                               static_cast<char *>(scratch), message);
+    Product product = {a, b, out, ai * s->m * s->k, bi * s->k * s->n, i * s->m * s->n};
+    og_status status = run_one(*call, *s, plan, product, static_cast<char *>(scratch), message);
     if (status) return status;
   }
   return OG_OK;

@@ -1,6 +1,7 @@
 #include "rows.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "parallel.h"
 
@@ -24,6 +25,40 @@ og_status call_rows(const Rows &rows, const void *a, int64_t count, void *out,
   arguments.values[ROLE_k] = rows.k;
   arguments.values[ROLE_n] = rows.n;
   return f.call(arguments, message);
+}
+
+const char *c_name(og_dtype dtype) {
+  static const char *const names[] = {
+#define X(enumerator, name, type, bytes) #type,
+      OG_DTYPES(X)
+#undef X
+  };
+  return names[dtype];
+}
+
+// As NumPy and TensorFlow call it.
+std::string tensor_name(og_dtype dtype) {
+  switch (dtype) {
+    case OG_F16: return "float16";
+    case OG_BF16: return "bfloat16";
+    case OG_F32: return "float32";
+    case OG_F64: return "float64";
+    default: {
+      std::string name = c_name(dtype);
+      return name.substr(0, name.size() - 2);  // int8_t
+    }
+  }
+}
+
+std::string text_of(const char *element, og_dtype dtype) {
+  int64_t integer = 0;
+  if (dtype >= OG_I8 && dtype < OG_F16 && og_convert(&integer, OG_I64, 1, element, dtype, 1, 1, 1) < 0)
+    return std::to_string(integer);
+  double value = 0;
+  char text[32];
+  og_convert(&value, OG_F64, 1, element, dtype, 1, 1, 0);
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
 }
 
 }  // namespace
@@ -75,15 +110,25 @@ og_status run_rows(const Rows &rows, const Tiling &tiling, int threads, char *sc
 
 og_status refuse_value(const og_function &function, const char *operand, const void *data,
                        og_dtype dtype, int64_t offset, og_message *message) {
-  double value = 0;
   const char *element = static_cast<const char *>(data) + offset * og_dtype_size(dtype);
-  og_convert(&value, OG_F64, 1, element, dtype, 1, 1, 0);
   return og_fail(message, OG_INVALID_ARGUMENT,
-                 "%s: the %s holds %.9g (element %lld, %s), which the C type %s cannot hold "
+                 "%s: the %s holds %s (element %lld, %s), which the C type %s cannot hold "
                  "exactly. Give it operands that it can hold (round or quantize them first), or a "
                  "C function of another type",
-                 function.symbol.c_str(), operand, value, static_cast<long long>(offset),
-                 og_dtype_name(dtype), og_dtype_name(function.operand));
+                 function.symbol.c_str(), operand, text_of(element, dtype).c_str(),
+                 static_cast<long long>(offset), tensor_name(dtype).c_str(),
+                 c_name(function.operand));
+}
+
+og_status check_pad_value(const og_function &function, const og_conv2d_spec &s,
+                          og_message *message) {
+  int64_t stored = 0;
+  if (s.pad_top + s.pad_bottom + s.pad_left + s.pad_right == 0) return OG_OK;
+  if (og_convert(&stored, function.operand, 1, &s.pad_value, OG_F64, 1, 1, 1) < 0) return OG_OK;
+  return og_fail(message, OG_INVALID_ARGUMENT,
+                 "%s: pad_value is %.17g, which the C type %s cannot hold exactly; give one that it "
+                 "can hold",
+                 function.symbol.c_str(), s.pad_value, c_name(function.operand));
 }
 
 og_status convert_kernel(const og_function &function, const og_copy_spec &copy, const void *kernel,

@@ -33,12 +33,17 @@ Tiling tile_rows(const og_function &function, int64_t m, int64_t k, int64_t n, b
 og_status run_rows(const Rows &rows, const Tiling &tiling, int threads, char *scratch,
                    og_message *message);
 
-// "input[3] is 0.5, which i32 cannot hold": the operand that a cast would change.
+// "the input holds 0.5 (element 3), which int32_t cannot hold": a value that a cast would
+// change. `data` is the whole tensor that the caller gave, `offset` counts its elements.
 og_status refuse_value(const og_function &function, const char *operand, const void *data,
                        og_dtype dtype, int64_t offset, og_message *message);
 
 // Bring a whole kernel into the C function's element type.
 og_status convert_kernel(const og_function &function, const og_copy_spec &copy, const void *kernel,
                          int64_t offset, void *to, og_message *message);
+
+// The padding value must survive the C function's element type, as operands must.
+og_status check_pad_value(const og_function &function, const og_conv2d_spec &spec,
+                          og_message *message);
 
 }  // namespace og

@@ -1,6 +1,7 @@
 """`Arithmetic`, the one value that layers and operations take, and its short constructors."""
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -100,7 +101,7 @@ def c_function(
     roles: Mapping[str, str] | Sequence[str] | None = None,
     gradient: gradients.Gradient = gradients.native,
     thread_safe: bool = True,
-    flags: Sequence[str] = ("-O3",),
+    flags: str | Sequence[str] = ("-O3",),
 ) -> Arithmetic:
     """An arithmetic whose product is your C function.
 
@@ -127,7 +128,10 @@ def c_function(
         CompileError: the source does not compile.
         PrototypeError: the prototype does not parse or a parameter cannot be bound.
     """
-    symbols = loading.load(library, prototype, roles, thread_safe, tuple(flags))
+    if not isinstance(thread_safe, bool):
+        raise ArgumentError(f"thread_safe={thread_safe!r} must be True or False")
+    words = tuple(shlex.split(flags) if isinstance(flags, str) else flags)
+    symbols = loading.load(library, prototype, roles, thread_safe, words)
     return Arithmetic(product=_joined(symbols), gradient=gradient)
 
 

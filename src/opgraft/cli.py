@@ -8,10 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -248,12 +245,12 @@ def _show_notes(dataset: Dataset) -> None:
 
 def _fit(runs: list[Run], dataset: Dataset, plan: Plan) -> BaseException | None:
     """Train all runs. What ends this early is returned, so that the caller saves first."""
-    from opgraft import report, training
+    from opgraft import interrupts, report, training
 
     try:
-        with report.progress(console) as display:
+        with interrupts.between_steps() as stop, report.progress(console) as display:
             for run in runs:
-                training.fit(run, dataset, plan, report.Bar(display, run.title))
+                training.fit(run, dataset, plan, report.Bar(display, run.title), stop)
     except (KeyboardInterrupt, OpgraftError) as reason:
         return reason
     return None
@@ -268,9 +265,9 @@ def _finish(
     kinds: tuple[type, ...],
 ) -> None:
     """Save the model of the first run, then measure, tell and draw how all have done."""
-    from opgraft import picture, report
+    from opgraft import interrupts, picture, report
 
-    with _undisturbed():
+    with interrupts.ignored():
         saved = folder / f"{told['network']}.keras"
         runs[0].model.save(saved)
     console.print(f"Saved {saved}", soft_wrap=True)
@@ -278,7 +275,7 @@ def _finish(
     told |= {"data": dataset.name, "notes": dataset.notes} | report.figures(results)
     title = f"{told['network']} on {Path(dataset.name).name}" + ", stopped early" * told["stopped"]
     console.print(report.table(told, title))
-    with _undisturbed():
+    with interrupts.ignored():
         image = folder / f"{told['network']}.png"
         picture.draw(image, title, results)
         if json_file is not None:
@@ -300,16 +297,6 @@ def _measure(
         [score(run.model, dataset, batch_size) for run in trained],
         deviations(kernel, native, dataset.x_test[:DEVIATION_IMAGES], kinds),
     )
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let no Ctrl-C leave half a file behind."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _load(path: Path) -> keras.Model:

@@ -35,7 +35,7 @@ def describe() -> dict[str, str]:
         "Keras": keras.__version__,
         "Python": platform.python_version(),
         "cache": str(environment.cache_folder()),
-        "compiler": environment.compiler(),
+        "compiler": " ".join(environment.compiler()),
         "libraries loaded": "\n".join(libraries) or "none",
     }
 

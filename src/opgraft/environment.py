@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shlex
 
 from opgraft.errors import SettingError
 
@@ -17,6 +18,9 @@ VARIABLES = {
     "OPGRAFT_CC": "the C compiler, default: $CC or cc",
     "OPGRAFT_CORE": "the file of another build of the core, such as one for the sanitizers",
 }
+
+
+MAX_THREADS = 4096
 
 
 def error(name: str, why: str) -> SettingError:
@@ -36,6 +40,7 @@ def check() -> None:
             )
     num_threads()
     cache_folder()
+    library_path()
 
 
 def num_threads() -> int | None:
@@ -43,8 +48,8 @@ def num_threads() -> int | None:
     text = os.environ.get("OPGRAFT_NUM_THREADS")
     if text is None:
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise error("OPGRAFT_NUM_THREADS", f"'{text}' is not a positive number")
+    if not text.isdecimal() or len(text) > 5 or not 1 <= int(text) <= MAX_THREADS:
+        raise error("OPGRAFT_NUM_THREADS", f"'{text}' is not a number from 1 to {MAX_THREADS}")
     return int(text)
 
 
@@ -74,9 +79,38 @@ def core_path(built: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(text).absolute()
 
 
+def make_cache_folder() -> pathlib.Path:
+    """The cache folder, made where it does not exist yet.
+
+    Raises:
+        SettingError: it cannot be made.
+    """
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as why:
+        raise error(
+            "OPGRAFT_CACHE_DIR", f"the cache '{folder}' cannot be made: {why.strerror}"
+        ) from None
+    return folder
+
+
 def library_path() -> str:
-    return os.environ.get("OPGRAFT_LIBRARY_PATH", "")
+    """OPGRAFT_LIBRARY_PATH; every folder in it must exist."""
+    text = os.environ.get("OPGRAFT_LIBRARY_PATH", "")
+    for folder in filter(None, text.split(":")):
+        if not os.path.isdir(folder):
+            raise error("OPGRAFT_LIBRARY_PATH", f"'{folder}' is not a folder")
+    return text
 
 
-def compiler() -> str:
-    return os.environ.get("OPGRAFT_CC") or os.environ.get("CC") or "cc"
+def compiler() -> list[str]:
+    """The C compiler's command: OPGRAFT_CC, CC or cc."""
+    text = os.environ.get("OPGRAFT_CC") or os.environ.get("CC") or "cc"
+    try:
+        command = shlex.split(text)
+    except ValueError as why:
+        raise error("OPGRAFT_CC", f"'{text}' is not a command: {why}") from None
+    if not command:
+        raise error("OPGRAFT_CC", f"'{text}' names no command")
+    return command

@@ -22,23 +22,8 @@ class ArithmeticLayer:
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        cls._native_layer = cls.__bases__[1]
-        signature = inspect.signature(cls._native_layer)
-        ours = inspect.Parameter("arithmetic", inspect.Parameter.KEYWORD_ONLY, default=None)
-        named = list(signature.parameters.values())
-        rest = [p for p in named if p.kind is p.VAR_KEYWORD]
-        named = [p for p in named if p.kind is not p.VAR_KEYWORD]
-        cls.__signature__ = signature.replace(parameters=[*named, ours, *rest])  # type: ignore[attr-defined]
-        cls.__doc__ = (
-            f"`keras.layers.{cls._native_layer.__name__}` under an arithmetic.\n\n"
-            "Arguments, defaults, weights and shapes are those of the Keras layer.\n\n"
-            "Args:\n    arithmetic: how products are computed, forward and backward; "
-            "None means `og.exact`.\n"
-        )
-
-    def __init__(self, *args: Any, arithmetic: Any = None, **keywords: Any) -> None:
-        super().__init__(*args, **keywords)
-        self.set_arithmetic(arithmetic)
+        if ArithmeticLayer in cls.__bases__:  # not for subclasses that users make
+            _become_twin(cls, cls.__bases__[1])
 
     def set_arithmetic(self, arithmetic: Any) -> None:
         """Use another arithmetic from now on; functions that are traced already keep theirs.
@@ -73,6 +58,28 @@ class ArithmeticLayer:
             shape[channel_axis] = -1
             outputs = keras.ops.add(outputs, keras.ops.reshape(bias, shape))
         return outputs if self.activation is None else self.activation(outputs)  # type: ignore[attr-defined]
+
+
+def _become_twin(cls: Any, native: type[keras.Layer]) -> None:
+    """Give a layer the constructor of its Keras layer, with one argument more."""
+
+    def __init__(self: Any, *args: Any, arithmetic: Any = None, **keywords: Any) -> None:  # noqa: N807
+        native.__init__(self, *args, **keywords)
+        self.set_arithmetic(arithmetic)
+
+    own = inspect.Parameter("arithmetic", inspect.Parameter.KEYWORD_ONLY, default=None)
+    parameters = list(inspect.signature(native.__init__).parameters.values())
+    rest = [p for p in parameters if p.kind is p.VAR_KEYWORD]
+    named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+    __init__.__signature__ = inspect.Signature([*named, own, *rest])  # type: ignore[attr-defined]
+    cls.__init__ = __init__
+    cls._native_layer = native
+    cls.__doc__ = (
+        f"`keras.layers.{native.__name__}` under an arithmetic.\n\n"
+        "Arguments, defaults, weights and shapes are those of the Keras layer.\n\n"
+        "Args:\n    arithmetic: how products are computed, forward and backward; "
+        "None means `og.exact`.\n"
+    )
 
 
 def check_not_quantized(layer: Any) -> None:

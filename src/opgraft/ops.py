@@ -28,9 +28,12 @@ class Contract(keras.Operation):
         return backend().contract(self.contraction, self.arithmetic, left, right)
 
     def compute_output_spec(self, left, right):
+        dtype = keras.backend.standardize_dtype
+        self.contraction.check_dtypes(dtype(left.dtype), dtype(right.dtype))
         self.arithmetic.check(self.contraction)
         shape = self.contraction.output_shape(tuple(left.shape), tuple(right.shape))
-        return keras.KerasTensor(shape, keras.backend.standardize_dtype(left.dtype))
+        product = self.arithmetic.product
+        return keras.KerasTensor(shape, product.result_dtype(self.contraction, dtype(left.dtype)))
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -51,8 +54,14 @@ def contract(contraction: Contraction, arithmetic: Any, left, right):
     """Any contraction under any arithmetic; the one door that all operations go through."""
     arithmetic = standardize(arithmetic)
     if isinstance(left, keras.KerasTensor) or isinstance(right, keras.KerasTensor):
+        left, right = _with_shape(left, right), _with_shape(right, left)
         return Contract(contraction, arithmetic).symbolic_call(left, right)
     return backend().contract(contraction, arithmetic, left, right)
+
+
+def _with_shape(value, other):
+    """A list beside a KerasTensor, as a tensor of its dtype."""
+    return value if hasattr(value, "shape") else keras.ops.convert_to_tensor(value, other.dtype)
 
 
 @opaque
@@ -102,9 +111,9 @@ def conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=
         strides=spec.pair(strides, "strides", first),
         padding=spec.padding(padding),
         dilations=spec.pair(dilations, "dilations", first),
-        groups=_groups(groups),
+        groups=spec.group_count(groups),
         channels_first=first,
-        pad_value=float(pad_value),
+        pad_value=spec.pad_number(pad_value),
     )
     return contract(contraction, arithmetic, x, kernel)
 
@@ -124,7 +133,7 @@ def depthwise_conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", 
     Returns:
         [batch, out_h, out_w, in * multiplier] in the layout of `x`.
     """
-    if _groups(groups) != 1:
+    if spec.group_count(groups) != 1:
         raise ArgumentError(f"depthwise_conv2d: groups={groups}, but its channels are its groups")
     first = spec.is_channels_first(data_format)
     contraction = spec.DepthwiseConv2D(
@@ -132,7 +141,7 @@ def depthwise_conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", 
         padding=spec.padding(padding),
         dilations=spec.pair(dilations, "dilations", first),
         channels_first=first,
-        pad_value=float(pad_value),
+        pad_value=spec.pad_number(pad_value),
     )
     return contract(contraction, arithmetic, x, kernel)
 
@@ -153,32 +162,37 @@ def conv1d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=
     Returns:
         [batch, out_steps, out] in the layout of `x`.
     """
-    for name, value, rank in (("x", x, 3), ("kernel", kernel, 3)):
-        if len(value.shape) != rank:
+    x, kernel = _with_shape(x, kernel), _with_shape(kernel, x)
+    for name, value in (("x", x), ("kernel", kernel)):
+        if _rank(value) not in (3, None):
             raise ArgumentError(
                 f"conv1d: {name} has the shape {tuple(value.shape)}; it needs 3 dimensions"
             )
     first = spec.is_channels_first(data_format)
     axis = 2 if first else 1
-    step, dilation = _one(strides, "strides"), _one(dilations, "dilations")
-    y = conv2d(
-        keras.ops.expand_dims(x, axis),
-        keras.ops.expand_dims(kernel, 0),
-        arithmetic=arithmetic,
-        strides=(1, step),
-        padding=_padding_1d(padding, (kernel.shape[0] - 1) * dilation),
-        dilations=(1, dilation),
-        groups=groups,
-        data_format=data_format,
-        pad_value=pad_value,
-    )
+    dilation = _one(dilations, "dilations")
+    try:
+        y = conv2d(
+            keras.ops.expand_dims(x, axis),
+            keras.ops.expand_dims(kernel, 0),
+            arithmetic=arithmetic,
+            strides=(1, _one(strides, "strides")),
+            padding=_padding_1d(padding, kernel, dilation),
+            dilations=(1, dilation),
+            groups=groups,
+            data_format=data_format,
+            pad_value=pad_value,
+        )
+    except ArgumentError as error:
+        raise ArgumentError(f"conv1d, as a conv2d of height 1: {error}") from None
     return keras.ops.squeeze(y, axis)
 
 
-def _groups(groups) -> int:
-    if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1:
-        raise ArgumentError(f"groups={groups!r} must be a whole number, at least 1")
-    return groups
+def _rank(value) -> int | None:
+    try:
+        return len(value.shape)
+    except ValueError:  # TensorFlow's way to say that it is unknown
+        return None
 
 
 def _one(value, name: str) -> int:
@@ -188,10 +202,14 @@ def _one(value, name: str) -> int:
     return spec.pair(numbers[0], name)[0]
 
 
-def _padding_1d(padding, reach: int):
-    if isinstance(padding, str):
-        return ((0, 0), (reach, 0)) if padding.upper() == "CAUSAL" else padding
-    return ((0, 0), tuple(padding))
+def _padding_1d(padding, kernel, dilation: int):
+    if isinstance(padding, str) and padding.upper() == "CAUSAL":
+        return ((0, 0), ((kernel.shape[0] - 1) * dilation, 0))
+    if isinstance(padding, list | tuple) and len(padding) == 2:
+        return ((0, 0), tuple(padding))
+    if isinstance(padding, str) and padding.upper() in ("SAME", "VALID"):
+        return padding
+    raise ArgumentError(f'padding={padding!r} must be "SAME", "VALID", "CAUSAL" or (before, after)')
 
 
 @opaque

@@ -5,11 +5,13 @@ helpers below them say how a convolution is composed from smaller pieces.
 Nothing here calls compiled code of ours.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from opgraft.errors import ArgumentError
 from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul, Pair
 
 Multiply = Callable[[Any, Any], Any]  # of two numbers
@@ -62,7 +64,10 @@ def paddings(c: Conv2D, x: np.ndarray, kernel: np.ndarray) -> tuple[Pair, Pair]:
 
 
 def pad(x: np.ndarray, pads: tuple[Pair, Pair], value: float) -> np.ndarray:
-    return np.pad(x, ((0, 0), *pads, (0, 0)), constant_values=x.dtype.type(value))
+    stored = x.dtype.type(value)
+    if np.any(pads) and x.dtype.kind in "iu" and stored != value:
+        raise ArgumentError(f"pad_value={value} cannot be held by {x.dtype}; give a whole number")
+    return np.pad(x, ((0, 0), *pads, (0, 0)), constant_values=stored)
 
 
 def as_grouped(c: Conv2D, x: np.ndarray, kernel: np.ndarray):
@@ -100,7 +105,7 @@ def by_matmul(c: Contraction, left: np.ndarray, right: np.ndarray, product: Call
     def one_group(part: np.ndarray, weights: np.ndarray) -> np.ndarray:
         columns = im2col(part, weights.shape[:2], c.strides, c.dilations)
         inner, channels = columns.shape[3], weights.shape[3]
-        rows = np.ascontiguousarray(columns.reshape(columns.size // max(inner, 1), inner))
+        rows = np.ascontiguousarray(columns.reshape(math.prod(columns.shape[:3]), inner))
         flat = product(rows, weights.reshape(inner, channels))
         return np.asarray(flat).reshape(*columns.shape[:3], channels)
 

@@ -9,13 +9,19 @@ import dataclasses
 import math
 from typing import ClassVar, NamedTuple
 
-from opgraft.errors import ArgumentError
+from opgraft.errors import ArgumentError, DtypeError
 from opgraft.values import Value
 
 Size = int | None
 Shape = tuple[Size, ...]
 Pair = tuple[int, int]
 Padding = str | tuple[Pair, Pair]
+
+
+DTYPES = (
+    "float16", "bfloat16", "float32", "float64",
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+)  # fmt: skip
 
 
 class Contraction(Value):
@@ -30,6 +36,20 @@ class Contraction(Value):
             ArgumentError: they do not fit.
         """
         raise NotImplementedError
+
+    def check_dtypes(self, left: str, right: str) -> None:
+        """Raise `DtypeError` unless both operands have one dtype that can be multiplied."""
+        names = self.operand_names
+        if left != right:
+            raise DtypeError(
+                f"{self.type_name}: {names[0]} is {left} and {names[1]} is {right}; both must have "
+                "one dtype. Cast one of them"
+            )
+        if left not in DTYPES:
+            raise DtypeError(
+                f"{self.type_name}: operands of dtype {left} cannot be multiplied; use one of: "
+                f"{', '.join(DTYPES)}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,9 +230,7 @@ def pair(value, name: str, channels_first: bool = False, least: int = 1) -> Pair
         ArgumentError: not such a form, or a number below `least`.
     """
     numbers = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not all(isinstance(n, int) and not isinstance(n, bool) for n in map(_plain, numbers)):
-        raise ArgumentError(f"{name}={value!r} must be whole numbers")
-    numbers = tuple(map(_plain, numbers))
+    numbers = tuple(_whole(number, name, value) for number in numbers)
     if len(numbers) == 4:
         spatial = numbers[2:] if channels_first else numbers[1:3]
         others = numbers[:2] if channels_first else (numbers[0], numbers[3])
@@ -228,12 +246,42 @@ def pair(value, name: str, channels_first: bool = False, least: int = 1) -> Pair
     return numbers
 
 
-def _plain(number):
-    return (
-        number.__index__()
-        if hasattr(number, "__index__") and not isinstance(number, bool)
-        else number
-    )
+def _whole(number, name: str, value) -> int:
+    """A whole number of any integer type, small enough for sizes to stay within 64 bits."""
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise ArgumentError(f"{name}={value!r} must be whole numbers")
+    if abs(number.__index__()) >= _LIMIT:
+        raise ArgumentError(f"{name}={value!r}: every number must be below {_LIMIT}")
+    return number.__index__()
+
+
+_LIMIT = 2**31
+
+
+def group_count(value) -> int:
+    """`groups`, a whole number of at least 1.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    if _whole(value, "groups", value) < 1:
+        raise ArgumentError(f"groups={value!r} must be at least 1")
+    return value.__index__()
+
+
+def pad_number(value) -> float:
+    """`pad_value`, a finite number.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ArgumentError(f"pad_value={value!r} must be a finite number")
+    return number
 
 
 def padding(value) -> Padding:
@@ -247,9 +295,12 @@ def padding(value) -> Padding:
             return value.upper()
     elif isinstance(value, list | tuple) and len(value) == 2:
         sides = tuple(
-            tuple(map(_plain, side)) if isinstance(side, list | tuple) else () for side in value
+            tuple(_whole(n, "padding", value) for n in side)
+            if isinstance(side, list | tuple)
+            else ()
+            for side in value
         )
-        if all(len(side) == 2 and all(isinstance(n, int) for n in side) for side in sides):
+        if all(len(side) == 2 for side in sides):
             if min(min(side) for side in sides) < 0:
                 raise ArgumentError(f"padding={value!r}: paddings must not be negative")
             return sides  # type: ignore[return-value]

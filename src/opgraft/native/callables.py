@@ -44,6 +44,22 @@ def address_of(function) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+class _LinkMap(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("file", ctypes.c_char_p)]
+
+
+_RTLD_DI_LINKMAP = 2
+
+
+def path_of_cdll(library: ctypes.CDLL) -> str | None:
+    """The file of a loaded library, also of one that was opened by its bare name."""
+    entry = ctypes.POINTER(_LinkMap)()
+    handle = ctypes.c_void_p(library._handle)
+    if ctypes.CDLL(None).dlinfo(handle, _RTLD_DI_LINKMAP, ctypes.byref(entry)):
+        return None
+    return os.fsdecode(entry.contents.file) or None
+
+
 class _DlInfo(ctypes.Structure):
     _fields_ = [
         ("file", ctypes.c_char_p),
@@ -88,6 +104,8 @@ def from_ctypes(function, names=None) -> CPrototype:
 
 def _usual_names(argtypes, symbol: str) -> tuple[str, ...]:
     pointers = [_ctype(entry, symbol).pointer for entry in argtypes]
+    if pointers == [False, False]:  # a scalar product has no names to bind
+        return ("a", "b")
     for names in _USUAL:
         if pointers == [name in _POINTER_NAMES for name in names]:
             return names

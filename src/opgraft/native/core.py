@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 import pathlib
 
 from opgraft import environment
@@ -63,9 +64,8 @@ def core() -> ctypes.CDLL:
             "Reinstall opgraft: `pip install --force-reinstall .`"
         )
     _declare(library)
-    cache = environment.cache_folder()
-    cache.mkdir(parents=True, exist_ok=True)
-    library.og_set_paths(str(cache).encode(), environment.library_path().encode())
+    cache = environment.make_cache_folder()
+    library.og_set_paths(os.fsencode(cache), os.fsencode(environment.library_path()))
     library.og_set_threads(environment.num_threads() or 0)
     _select_variant(library)
     return library
@@ -73,14 +73,14 @@ def core() -> ctypes.CDLL:
 
 def _select_variant(library: ctypes.CDLL) -> None:
     message = ctypes.create_string_buffer(_MESSAGE_SIZE)
-    if library.og_select_variant(environment.variant().encode(), message):
+    if library.og_select_variant(os.fsencode(environment.variant()), message):
         raise environment.error("OPGRAFT_VARIANT", message.value.decode())
 
 
 def hash_file(path: str) -> str:
     """SHA-256 of a file, in hexadecimal."""
     hex_digits = ctypes.create_string_buffer(65)
-    _checked(core().og_hash_file, str(path).encode(), hex_digits)
+    _checked(core().og_hash_file, os.fsencode(path), hex_digits)
     return hex_digits.value.decode()
 
 
@@ -96,7 +96,7 @@ def loaded_libraries() -> list[str]:
     size = core().og_loaded_libraries(None, 0)
     buffer = ctypes.create_string_buffer(size + 1)
     core().og_loaded_libraries(buffer, size + 1)
-    return buffer.value.decode().splitlines()
+    return os.fsdecode(buffer.value).splitlines()
 
 
 def process_token() -> str:
@@ -116,7 +116,7 @@ def set_threads(threads: int) -> None:
 def _checked(function, *arguments) -> None:
     message = ctypes.create_string_buffer(_MESSAGE_SIZE)
     if function(*arguments, message):
-        raise LibraryError(message.value.decode())
+        raise LibraryError(os.fsdecode(message.value))
 
 
 __all__ = [

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 
+from opgraft import environment
 from opgraft.errors import ArgumentError, LibraryError, PrototypeError
 from opgraft.native import callables, core, prototype, source
 from opgraft.products.c_function import CSymbol
@@ -53,20 +54,19 @@ def _named(declared) -> bool:
 
 def _path_of(library) -> pathlib.Path:
     if isinstance(library, ctypes.CDLL):
-        library = library._name
+        library = callables.path_of_cdll(library)
+        if library is None:
+            raise ArgumentError("the ctypes.CDLL has no file; give the path of a library")
     if not isinstance(library, str | os.PathLike):
         raise ArgumentError(
             f"library={library!r} is a {type(library).__name__}; it must be the path of a .so or a "
             ".c file, a ctypes.CDLL, a ctypes function or a Numba cfunc"
         )
     path = pathlib.Path(library).expanduser().absolute()
+    if path.is_dir():
+        raise LibraryError(f"the library '{path}' is a folder; name the .so or the .c file in it")
     if not path.is_file():
-        beside = (
-            sorted(entry.name for entry in path.parent.glob("*.so")) if path.parent.is_dir() else []
-        )
-        beside += (
-            sorted(entry.name for entry in path.parent.glob("*.c")) if path.parent.is_dir() else []
-        )
+        beside = [entry.name for ending in ("*.so", "*.c") for entry in path.parent.glob(ending)]
         raise LibraryError(
             f"the library '{path}' does not exist. {source.near_names(path.name, beside)}"
         )
@@ -128,14 +128,19 @@ def _open(symbol: CSymbol, path: pathlib.Path) -> None:
         ) from None
 
 
+def compiled_file(symbol: CSymbol) -> pathlib.Path:
+    """The shared object that really runs: a private copy, or what a source was compiled to."""
+    return environment.cache_folder() / f"{symbol.binary or symbol.hash}.so"
+
+
 def _exported(symbol: CSymbol) -> list[str]:
     """Names in the dynamic symbol table, where `nm` is there to read it."""
-    from opgraft import environment
-
-    copy = environment.cache_folder() / f"{symbol.binary or symbol.hash}.so"
     try:
         done = subprocess.run(
-            ["nm", "-D", "--defined-only", str(copy)], capture_output=True, text=True, check=False
+            ["nm", "-D", "--defined-only", str(compiled_file(symbol))],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except OSError:
         return []

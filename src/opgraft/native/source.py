@@ -36,17 +36,21 @@ def compile_source(path: str | os.PathLike, flags: tuple[str, ...]) -> str:
     text = _run([*command, "-E", "-P", str(path)], path)
     identity = "\0".join([text, _version(tuple(_compiler())), *flags, folder])
     name = hashlib.sha256(identity.encode()).hexdigest()
-    target = environment.cache_folder() / f"{name}.so"
+    target = environment.make_cache_folder() / f"{name}.so"
     if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_suffix(f".{os.getpid()}.part")
         _run([*command, "-shared", "-fPIC", "-o", str(part), str(path), "-lm"], path)
+        if not part.exists():
+            raise CompileError(
+                f"the C compiler '{shlex.join(command)}' said nothing and wrote nothing for "
+                f"'{path}'; check OPGRAFT_CC and CC"
+            )
         part.replace(target)  # whole or not at all, also when two processes compile
     return name
 
 
 def _compiler() -> list[str]:
-    command = shlex.split(environment.compiler())
+    command = environment.compiler()
     if shutil.which(command[0]) is None:
         raise CompileError(
             f"the C compiler '{command[0]}' is not found. Install one (Debian: apt-get install "

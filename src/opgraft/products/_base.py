@@ -23,3 +23,7 @@ class Product(Value):
 
     def check(self, contraction: Contraction) -> None:
         """Raise `UnsupportedError` for a contraction that this product cannot compute."""
+
+    def result_dtype(self, contraction: Contraction, operand: str) -> str:
+        """Dtype of the result for operands of the dtype `operand` (NumPy's names)."""
+        return operand

@@ -1,6 +1,7 @@
 """The user's C functions."""
 
 import dataclasses
+import os
 from typing import ClassVar
 
 from opgraft.errors import UnsupportedError
@@ -43,9 +44,7 @@ class CSymbol:
 
     def spec(self) -> core.FunctionSpec:
         text = (self.library, self.hash, self.binary, self.symbol, self.plan)
-        return core.FunctionSpec(
-            *(entry.encode() for entry in text), self.address or None, self.thread_safe
-        )
+        return core.FunctionSpec(*map(os.fsencode, text), self.address or None, self.thread_safe)
 
     @property
     def operand_dtype(self) -> str:
@@ -123,6 +122,11 @@ class CFunction(Product):
 
     def check(self, contraction: Contraction) -> None:
         self.symbol_for(contraction)
+
+    def result_dtype(self, contraction: Contraction, operand: str) -> str:
+        if "float" in operand:
+            return operand
+        return self.symbol_for(contraction).output_dtype
 
 
 def _takes_dilation(symbol: CSymbol, dilations: tuple[int, int]) -> bool:

@@ -41,26 +41,16 @@ def _operands(contraction: Contraction, left, right) -> tuple[tf.Tensor, tf.Tens
     names = contraction.operand_names
     left = _tensor(left, None, names[0])
     right = _tensor(right, left.dtype, names[1])
-    if left.dtype != right.dtype:
-        raise DtypeError(
-            f"{contraction.type_name}: {names[0]} is {left.dtype.name} and {names[1]} is "
-            f"{right.dtype.name}; both must have one dtype. Cast one of them"
-        )
-    if not (left.dtype.is_floating or left.dtype.is_integer) or left.dtype.is_quantized:
-        raise DtypeError(
-            f"{contraction.type_name}: operands of dtype {left.dtype.name} cannot be multiplied; "
-            "use a floating or an integer dtype"
-        )
+    contraction.check_dtypes(left.dtype.name, right.dtype.name)
     return left, right
 
 
 def _tensor(value, dtype, name: str) -> tf.Tensor:
     if isinstance(value, tf.Tensor):
         return value
-    if hasattr(value, "dtype"):  # an array or a variable has a dtype of its own
-        return tf.convert_to_tensor(value)
     try:
-        return tf.convert_to_tensor(value, dtype)
+        # An array or a variable has a dtype of its own; a list takes that of the other operand.
+        return tf.convert_to_tensor(value, None if hasattr(value, "dtype") else dtype)
     except (TypeError, ValueError) as error:
         raise DtypeError(f"{name} cannot be made a tensor: {error}") from None
 

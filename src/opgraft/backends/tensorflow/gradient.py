@@ -51,7 +51,7 @@ def _read_conv(kind: type[Conv2D], op) -> Contraction:
         dilations=tuple(op.get_attr("dilations")),
         groups=op.get_attr("groups"),
         channels_first=_text(op, "data_format") == "NCHW",
-        pad_value=op.get_attr("pad_value"),
+        pad_value=float(_text(op, "pad_value")),
     )
 
 

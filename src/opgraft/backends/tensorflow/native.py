@@ -182,7 +182,10 @@ def _conv_kernel(c: Conv2D, upstream, x, kernel):
         else tf.raw_ops.Conv2DBackpropFilter
     )
     sizes = tf.shape(kernel)
-    return raw(input=x, filter_sizes=sizes, out_backprop=upstream, **_conv_attributes(c))
+    gradient = raw(input=x, filter_sizes=sizes, out_backprop=upstream, **_conv_attributes(c))
+    if depthwise:  # TensorFlow leaves it unwritten where nothing was convolved
+        gradient = tf.where(tf.size(upstream) > 0, gradient, tf.zeros_like(gradient))
+    return gradient
 
 
 def _by_tape(c: Contraction, upstream, left, right, wanted: int) -> tf.Tensor:

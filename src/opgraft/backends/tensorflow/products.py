@@ -1,6 +1,7 @@
 """How TensorFlow runs each product. A new product adds one function here."""
 
 import functools
+import os
 
 import tensorflow as tf
 
@@ -28,8 +29,9 @@ def _(product: Exact, contraction, arithmetic, left, right):
 @run.register
 def _(product: CFunction, contraction, arithmetic, left, right):
     follow_once()
-    symbol = product.symbol_for(contraction)
-    return _through_c(contraction, symbol, arithmetic, left, right)
+    attributes = dict(_function_attributes(product.symbol_for(contraction), arithmetic))
+    attributes["Tout"] = product.result_dtype(contraction, left.dtype.name)
+    return _through_c(contraction, attributes, left, right)
 
 
 @run.register
@@ -59,7 +61,7 @@ def _in_memory(arithmetic: Arithmetic) -> str:
 @functools.lru_cache(maxsize=4096)
 def _function_attributes(symbol: CSymbol, arithmetic: Arithmetic) -> dict:
     return {
-        "library": symbol.library,
+        "library": os.fsencode(symbol.library),
         "library_hash": symbol.hash,
         "binary": symbol.binary,
         "symbol": symbol.symbol,
@@ -71,42 +73,36 @@ def _function_attributes(symbol: CSymbol, arithmetic: Arithmetic) -> dict:
     }
 
 
-def _result_dtype(symbol: CSymbol, operand: tf.DType) -> tf.DType:
-    """Floating operands get their own dtype back; integers what the C function returns."""
-    return operand if operand.is_floating else tf.dtypes.as_dtype(symbol.output_dtype)
-
-
 @functools.singledispatch
-def _through_c(contraction: Contraction, symbol, arithmetic, left, right) -> tf.Tensor:
+def _through_c(contraction: Contraction, attributes: dict, left, right) -> tf.Tensor:
+    """The forward op of a contraction; `attributes` say which C function it calls."""
     raise NotImplementedError(type(contraction).__name__)
 
 
 @_through_c.register
-def _(c: MatMul, symbol, arithmetic, a, b):
+def _(c: MatMul, attributes, a, b):
     return ops().opgraft_mat_mul(
         a=a,
         b=b,
-        Tout=_result_dtype(symbol, a.dtype),
         transpose_a=c.transpose_a,
         transpose_b=c.transpose_b,
-        **_function_attributes(symbol, arithmetic),
+        **attributes,
     )
 
 
 @_through_c.register
-def _(c: Conv2D, symbol, arithmetic, x, kernel):
+def _(c: Conv2D, attributes, x, kernel):
     depthwise = isinstance(c, DepthwiseConv2D)
     op = ops().opgraft_depthwise_conv2d if depthwise else ops().opgraft_conv2d
     return op(
         input=x,
         filter=kernel,
-        Tout=_result_dtype(symbol, x.dtype),
         strides=c.strides,
         padding=c.padding if isinstance(c.padding, str) else "EXPLICIT",
         explicit_paddings=[*c.explicit_padding[0], *c.explicit_padding[1]],
         dilations=c.dilations,
         groups=c.groups,
         data_format="NCHW" if c.channels_first else "NHWC",
-        pad_value=c.pad_value,
-        **_function_attributes(symbol, arithmetic),
+        pad_value=repr(c.pad_value),  # text: the attribute type float has only 32 bits
+        **attributes,
     )
