@@ -97,7 +97,7 @@ og_status load(const og_function_spec &spec, const std::string &name, void **han
       return og_fail(message, OG_NOT_FOUND,
                      "'%s' was compiled, but its object is no longer in the cache '%s'. Call "
                      "og.c_function('%s', ...) once: that compiles it again",
-                     spec.library, s.cache.c_str(), spec.library);
+                     spec.library, s.cache.c_str(), origin.c_str());
   } else if (!write_copy(copy, content)) {
     return og_fail(message, OG_INTERNAL,
                    "cannot write a private copy of '%s' to '%s': %s. Set OPGRAFT_CACHE_DIR to a "

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -64,6 +65,14 @@ class Arithmetic(values.Value):
         self.product.check(contraction)
 
     def get_config(self) -> dict[str, Any]:
+        """For Keras; warns of a function that no other process will find."""
+        in_memory = [s.symbol for s in getattr(self.product, "symbols", ()) if s.address]
+        if in_memory:
+            warnings.warn(
+                f"{', '.join(in_memory)} lives in the memory of this process only: what is saved "
+                "with it can be loaded here, and nowhere else. Compile it to a library to share it",
+                stacklevel=2,
+            )
         return {"value": self.to_config()}
 
     @classmethod
@@ -140,9 +149,17 @@ def python_function(
 ) -> Arithmetic:
     """An arithmetic whose product is a Python function of NumPy arrays.
 
-    See `opgraft.products.PythonFunction` for what the function receives. It is
-    slower than a C function and cannot be exported, and says so once. A Numba
-    `cfunc` goes down the path of `c_function` and has neither limit.
+    It is slower than a C function and cannot be exported, and says so once.
+
+    Args:
+        function: of two matrices [m, k] and [k, n], for every contraction; or a
+            convolution, whose further parameters are bound by name (see
+            `opgraft.products.PythonFunction`). A Numba `cfunc` is compiled code and
+            goes down the path of `c_function`; it is fast, and lives in this process only.
+        gradient: what flows back; `og.gradients.native` is the framework's own.
+
+    Raises:
+        ArgumentError: it is no function, or needs a parameter that is not known.
     """
     if loading.is_native_callable(function):
         return c_function(function, gradient=gradient)

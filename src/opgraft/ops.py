@@ -72,6 +72,8 @@ def matmul(a, b, *, arithmetic: Any, transpose_a: bool = False, transpose_b: boo
         a: [..., m, k], or [..., k, m] with `transpose_a`.
         b: [..., k, n], or [..., n, k] with `transpose_b`. Dimensions before the last
             two are batch dimensions and broadcast.
+        arithmetic: how products are computed, forward and backward; None means exact.
+        transpose_a, transpose_b: take the operand transposed in its last two dimensions.
 
     Returns:
         [..., m, n], of the operands' dtype if it is floating.
@@ -92,11 +94,15 @@ def conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=
     Args:
         x: [batch, h, w, in], or [batch, in, h, w] with data_format="channels_first".
         kernel: [kernel_h, kernel_w, in / groups, out].
+        arithmetic: how products are computed, forward and backward; None means exact.
         strides, dilations: one number, (vertical, horizontal), or four numbers with 1
             along the batch and the channels.
         padding: "SAME" (asymmetric as in TensorFlow: the odd row and column go below and
             right), "VALID", or ((top, bottom), (left, right)).
-        pad_value: the value of padded positions.
+        groups: the channels of `x` and of the result are split into so many groups, each
+            convolved by itself.
+        data_format: "channels_last" or "channels_first".
+        pad_value: the value of padded positions, finite.
 
     Returns:
         [batch, out_h, out_w, out] in the layout of `x`.
@@ -125,7 +131,9 @@ def depthwise_conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", 
     """Depthwise 2-D convolution under an arithmetic: every channel by itself.
 
     Args:
+        x: [batch, h, w, in], or [batch, in, h, w] with data_format="channels_first".
         kernel: [kernel_h, kernel_w, in, multiplier].
+        arithmetic: how products are computed, forward and backward; None means exact.
         groups: only 1; the channels are the groups.
 
     Other arguments, and errors, are those of `conv2d`.
@@ -154,6 +162,7 @@ def conv1d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=
     Args:
         x: [batch, steps, in], or [batch, in, steps] with data_format="channels_first".
         kernel: [kernel_size, in / groups, out].
+        arithmetic: how products are computed, forward and backward; None means exact.
         strides, dilations: one number, alone or in a list.
         padding: "SAME", "VALID", "CAUSAL" (all padding before), or (before, after).
 
@@ -218,6 +227,11 @@ def einsum_dense(equation: str, x, kernel, *, arithmetic: Any):
 
     Args:
         equation: two operands and a result, such as "abc,cd->abd" or "...x,xy->...y".
+        x, kernel: tensors with the dimensions of the first two terms.
+        arithmetic: how products are computed, forward and backward; None means exact.
+
+    Returns:
+        A tensor with the dimensions of the third term.
 
     Every label of `x` and `kernel` that is not summed must stand in the result, and
     none may stand twice in one term.

@@ -121,10 +121,9 @@ def _open(symbol: CSymbol, path: pathlib.Path) -> None:
     except LibraryError as error:
         if "has no function" not in str(error):
             raise
+        near = source.near_names(symbol.symbol, _exported(symbol))
         raise LibraryError(
-            f"'{path}' has no function '{symbol.symbol}'. "
-            f"{source.near_names(symbol.symbol, _exported(symbol))}. In C++, declare it "
-            'extern "C"'
+            f"'{path}' has no function '{symbol.symbol}' (in C++, declare it extern \"C\"). {near}"
         ) from None
 
 

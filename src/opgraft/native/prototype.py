@@ -19,6 +19,7 @@ _TYPES = {
     "size_t": "u64", "ssize_t": "i64", "ptrdiff_t": "i64", "intptr_t": "i64", "uintptr_t": "u64",
 }  # fmt: skip
 _QUALIFIERS = {"const", "volatile", "struct", "union", "enum", "register", "void"}
+_UNNAMED = "#"  # before the position of a parameter without a name
 _IGNORED = r"\b(__restrict__|__restrict|restrict|__inline__|__inline|inline|static|extern)\b"
 
 
@@ -134,13 +135,9 @@ def _prototype(node) -> CPrototype:
             )
         if isinstance(parameter.type, c_ast.TypeDecl) and _base_name(parameter.type) == "void":
             continue
-        if not parameter.name:
-            raise PrototypeError(
-                f"parameter {position + 1} of {node.name} has no name; parameters are bound by "
-                "name, so write one, such as `const float *a`"
-            )
-        where = f"parameter '{parameter.name}' of {node.name}"
-        parameters.append((parameter.name, _type(parameter.type, where)))
+        name = parameter.name or f"{_UNNAMED}{position + 1}"
+        where = f"parameter '{name}' of {node.name}"
+        parameters.append((name, _type(parameter.type, where)))
     text = " ".join(c_generator.CGenerator().visit(node).split())
     return CPrototype(node.name, returns, tuple(parameters), text)
 
@@ -205,6 +202,12 @@ def bind(prototype: CPrototype, roles: Mapping[str, str] | Sequence[str] | None 
     if _is_scalar(prototype):
         (_, left), (_, right) = prototype.parameters
         return _scalar(prototype, left, right)
+    for name, _ in prototype.parameters:
+        if name.startswith(_UNNAMED):
+            raise PrototypeError(
+                f"parameter {name.removeprefix(_UNNAMED)} of {prototype.symbol} has no name; "
+                "parameters are bound by name, so write one, such as `const float *a`"
+            )
     attempts = [
         _Attempt(prototype, given, "matmul", names.MATMUL, names.MATMUL_NEEDS),
         _Attempt(prototype, given, "conv2d", names.CONV2D, names.CONV2D_NEEDS),

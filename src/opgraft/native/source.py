@@ -32,9 +32,8 @@ def compile_source(path: str | os.PathLike, flags: tuple[str, ...]) -> str:
         CompileError: with the whole output of the compiler.
     """
     command = [*_compiler(), *flags]
-    folder = str(pathlib.Path(path).parent)
     text = _run([*command, "-E", "-P", str(path)], path)
-    identity = "\0".join([text, _version(tuple(_compiler())), *flags, folder])
+    identity = "\0".join([text, _version(tuple(_compiler())), *flags])
     name = hashlib.sha256(identity.encode()).hexdigest()
     target = environment.make_cache_folder() / f"{name}.so"
     if not target.exists():
@@ -96,7 +95,7 @@ def find_prototype(path: str | os.PathLike, symbol: str | None = None) -> str:
 
 
 def near_names(wanted: str, names) -> str:
-    """A sentence that helps to find the name that was meant."""
+    """A sentence that helps to find the name that was meant; ends without a full stop."""
     near = difflib.get_close_matches(wanted, names, 3, 0.5)
     if near:
         return f"Did you mean {' or '.join(repr(name) for name in near)}?"

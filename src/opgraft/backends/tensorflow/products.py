@@ -41,7 +41,6 @@ def _(product: PythonFunction, contraction, arithmetic, left, right):
     value = tf.numpy_function(
         functools.partial(product.compute, contraction), [left, right], left.dtype, stateful=True
     )
-    value = tf.ensure_shape(value, contraction.output_shape(tuple(left.shape), tuple(right.shape)))
     return ops().opgraft_graft(
         a=left,
         b=right,
