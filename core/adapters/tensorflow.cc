@@ -54,10 +54,14 @@ std::string text_of(const std::vector<int64_t> &shape) {
 
 Tensor allocate(TF_OpKernelContext *context, TF_DataType type, const std::vector<int64_t> &shape,
                 og_dtype dtype, const Status &status) {
-  size_t bytes = og_dtype_size(dtype);
-  for (int64_t size : shape) bytes *= static_cast<size_t>(size);
+  int64_t bytes = static_cast<int64_t>(og_dtype_size(dtype));
+  for (int64_t size : shape)  // TensorFlow ends the process where this overflows
+    if (__builtin_mul_overflow(bytes, size, &bytes)) {
+      set(status, OG_INVALID_ARGUMENT, "opgraft: a result of the shape " + text_of(shape) + " is too large");
+      return nullptr;
+    }
   return Tensor(TF_AllocateOutput(context, 0, type, shape.data(), static_cast<int>(shape.size()),
-                                  bytes, status.get()));
+                                  static_cast<size_t>(bytes), status.get()));
 }
 
 // Uninitialised, aligned for any element type and vector.

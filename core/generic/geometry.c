@@ -1,6 +1,9 @@
 /* Sizes and paddings of a convolution, as TensorFlow defines them. */
 #include "internal.h"
 
+/* What one number may be: products of two of them stay within 64 bits. */
+static const int64_t LARGEST = (int64_t)1 << 40;
+
 typedef struct {
   int64_t in, filter, stride, dilation, before, after, out;
 } axis;
@@ -21,6 +24,9 @@ static og_status resolve_axis(axis *a, int32_t padding, const char *name, og_mes
     return og_fail(message, OG_INVALID_ARGUMENT,
                    "padding along the %s is (%lld, %lld); paddings must not be negative", name,
                    (long long)a->before, (long long)a->after);
+  if (a->before >= LARGEST || a->after >= LARGEST)
+    return og_fail(message, OG_INVALID_ARGUMENT, "padding along the %s is (%lld, %lld): too large",
+                   name, (long long)a->before, (long long)a->after);
   int64_t room = a->in + a->before + a->after - reach;
   a->out = room < 0 ? 0 : room / a->stride + 1;
   return OG_OK;
@@ -42,6 +48,12 @@ static og_status check_numbers(const og_conv2d_spec *s, og_message *message) {
     if (numbers[i].value < numbers[i].least)
       return og_fail(message, OG_INVALID_ARGUMENT, "%s is %lld; it must be at least %lld",
                      numbers[i].name, (long long)numbers[i].value, (long long)numbers[i].least);
+  if (s->filter_h >= LARGEST >> 20 || s->filter_w >= LARGEST >> 20 || s->dilation_h >= LARGEST ||
+      s->dilation_w >= LARGEST || s->stride_h >= LARGEST || s->stride_w >= LARGEST)
+    return og_fail(message, OG_INVALID_ARGUMENT,
+                   "a kernel of %lld x %lld, strides (%lld, %lld), dilations (%lld, %lld): too large",
+                   (long long)s->filter_h, (long long)s->filter_w, (long long)s->stride_h,
+                   (long long)s->stride_w, (long long)s->dilation_h, (long long)s->dilation_w);
   if (s->in_ch % s->groups || s->out_ch % s->groups)
     return og_fail(message, OG_INVALID_ARGUMENT,
                    "groups is %lld, which does not divide both %lld input and %lld output channels",
@@ -49,6 +61,27 @@ static og_status check_numbers(const og_conv2d_spec *s, og_message *message) {
   if (s->padding < OG_SAME || s->padding > OG_EXPLICIT)
     return og_fail(message, OG_INVALID_ARGUMENT, "padding mode %d is unknown", (int)s->padding);
   return OG_OK;
+}
+
+/* Element counts must leave room for sizes in bytes and sums of a few of them. */
+static int is_countable(int64_t a, int64_t b, int64_t c, int64_t d) {
+  int64_t count;
+  return !__builtin_mul_overflow(a, b, &count) && !__builtin_mul_overflow(count, c, &count) &&
+         !__builtin_mul_overflow(count, d, &count) && count < (int64_t)1 << 56;
+}
+
+static og_status check_counts(const og_conv2d_spec *s, og_message *message) {
+  int64_t padded_h = s->in_h + s->pad_top + s->pad_bottom;
+  int64_t padded_w = s->in_w + s->pad_left + s->pad_right;
+  if (is_countable(s->batch, padded_h, padded_w, s->in_ch) &&
+      is_countable(s->batch, s->out_h, s->out_w, s->out_ch) &&
+      is_countable(s->batch, padded_h, padded_w, s->out_ch))
+    return OG_OK;
+  return og_fail(message, OG_INVALID_ARGUMENT,
+                 "the convolution is too large: %lld images, padded to %lld x %lld, %lld channels in "
+                 "and %lld out; check its paddings",
+                 (long long)s->batch, (long long)padded_h, (long long)padded_w,
+                 (long long)s->in_ch, (long long)s->out_ch);
 }
 
 og_status og_conv2d_resolve(og_conv2d_spec *s, og_message *message) {
@@ -64,5 +97,5 @@ og_status og_conv2d_resolve(og_conv2d_spec *s, og_message *message) {
   s->pad_left = w.before;
   s->pad_right = w.after;
   s->out_w = w.out;
-  return OG_OK;
+  return check_counts(s, message);
 }

@@ -3,7 +3,6 @@
 // return the old handle for a file that was rebuilt at the same path, and
 // overwriting a mapped file would crash the process.
 #include <dlfcn.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -52,16 +51,25 @@ bool find_file(const std::string &path, std::string *found, std::string *content
   return false;
 }
 
+// A copy that is there already may be cut short or old: it must hold this very content.
 bool write_copy(const std::string &path, const std::string &content) {
-  struct stat info;
-  if (stat(path.c_str(), &info) == 0 && static_cast<size_t>(info.st_size) == content.size())
-    return true;
+  std::string present;
+  if (read_file(path, &present) && present == content) return true;
   std::string part = path + "." + std::to_string(getpid());
   FILE *file = std::fopen(part.c_str(), "wb");
   if (!file) return false;
   bool written = std::fwrite(content.data(), 1, content.size(), file) == content.size();
   written = (std::fclose(file) == 0) && written;
   return written && std::rename(part.c_str(), path.c_str()) == 0;  // whole or not at all
+}
+
+// The hash of a compiled object stands beside it: loading a damaged one could crash.
+bool is_whole(const std::string &object) {
+  std::string content, expected;
+  char hex[65];
+  if (!read_file(object, &content)) return false;
+  og_sha256(content.data(), content.size(), hex);
+  return read_file(object.substr(0, object.size() - 3) + ".sha256", &expected) && expected == hex;
 }
 
 std::string short_hash(const std::string &hash) { return hash.substr(0, 12); }
@@ -93,9 +101,9 @@ og_status load(const og_function_spec &spec, const std::string &name, void **han
   if (status) return status;
   std::string copy = s.cache + "/" + name + ".so";
   if (*spec.binary) {
-    if (access(copy.c_str(), R_OK) != 0)
+    if (!is_whole(copy))
       return og_fail(message, OG_NOT_FOUND,
-                     "'%s' was compiled, but its object is no longer in the cache '%s'. Call "
+                     "'%s' was compiled, but its object in the cache '%s' is gone or damaged. Call "
                      "og.c_function('%s', ...) once: that compiles it again",
                      spec.library, s.cache.c_str(), origin.c_str());
   } else if (!write_copy(copy, content)) {

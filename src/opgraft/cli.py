@@ -33,8 +33,8 @@ EXAMPLES = Path(__file__).parent / "kernels"
 DEVIATION_IMAGES = 256
 INTERRUPTED = 130  # what a shell expects of a command that Ctrl-C has ended
 
-console = Console()
-complaints = Console(stderr=True)
+console = Console(markup=False, highlight=False)  # a path may hold [brackets]
+complaints = Console(stderr=True, markup=False, highlight=False)
 
 
 class Commands(TyperGroup):
@@ -120,8 +120,8 @@ def train(
         keras.layers.Dense: _kernel("matmul", matmul, matmul_prototype),
     }
     folder = _folder(out or Path(f"opgraft-{network}"))
-    if json_file is not None:
-        _folder(json_file.parent)
+    if json_file is not None and _folder(json_file.parent) and json_file.is_dir():
+        raise ArgumentError(f"--json {json_file}: this is a folder. Give the path of a file.")
     dataset = sources.load(data)
     _show_notes(dataset)
 
@@ -271,6 +271,8 @@ def _finish(
         saved = folder / f"{told['network']}.keras"
         runs[0].model.save(saved)
     console.print(f"Saved {saved}", soft_wrap=True)
+    if told["stopped"]:
+        console.print("Testing what was trained so far; Ctrl-C skips this.")
     results = _measure(runs, dataset, told["batch_size"], kinds)
     told |= {"data": dataset.name, "notes": dataset.notes} | report.figures(results)
     title = f"{told['network']} on {Path(dataset.name).name}" + ", stopped early" * told["stopped"]
@@ -311,7 +313,7 @@ def _load(path: Path) -> keras.Model:
 
 
 def _innermost(error: BaseException) -> str:
-    """What went wrong at first: Keras wraps an error once per nested object, configuration and all."""
+    """What went wrong at first: Keras wraps an error once per nested object, config and all."""
     first: BaseException | None = error
     while first is not None:
         if isinstance(first, OpgraftError):

@@ -107,9 +107,9 @@ def _fashion_mnist() -> Dataset:
                 "On Debian or Ubuntu: apt install dataset-fashion-mnist. "
                 "If you hold the images in a .npz file, give its path."
             ) from reason
-    arrays = (_idx(DEBIAN_FASHION / name) for name in _FASHION_FILES)
+    x_train, y_train, x_test, y_test = (_idx(DEBIAN_FASHION / name) for name in _FASHION_FILES)
     note = f"Fashion-MNIST read from {DEBIAN_FASHION}."
-    return _dataset("fashion-mnist", *arrays, (note,))
+    return _dataset("fashion-mnist", x_train, y_train, x_test, y_test, [note])
 
 
 _NAMED = {"mnist": _mnist, "mnist5k": _mnist5k, "fashion-mnist": _fashion_mnist}

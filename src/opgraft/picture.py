@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import matplotlib
 import numpy as np
 from matplotlib import ticker
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from opgraft.data import Dataset
 from opgraft.report import Results
 from opgraft.training import Run, Score
 
-LINES = (  # the kernel run broad and light, so that a native run on top of it does not hide it
+LINES: tuple[
+    dict[str, Any], ...
+] = (  # the kernel run broad and light, so that a native run on top of it does not hide it
     {"color": "#e4572e", "linewidth": 3.2, "alpha": 0.55},
     {"color": "#1b3a5c", "linewidth": 1.1},
 )
 INK, FAINT = "#2b2d33", "#8b9099"
 WRONG_SHOWN = 10
 TITLE = {"x": 0.012, "ha": "left", "fontsize": 12, "fontweight": "bold"}
-STYLE = {
+STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.titleweight": "bold",
@@ -43,15 +47,15 @@ def draw(path: Path, title: str, results: Results) -> None:
     """Draw `results`, the kernel run first, and save the picture at `path`."""
     runs = results.runs
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 5.8), dpi=150, layout="constrained")
+        layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08)
+        figure = Figure(figsize=(11, 5.8), dpi=150, layout=layout)
         figure.suptitle(title, **TITLE)
-        upper, lower = figure.subfigures(2, 1, height_ratios=(5, 2.4))
+        upper, lower = figure.subfigures(2, 1, height_ratios=(5, 2.4), squeeze=False).flat
         losses, accuracies, filters = upper.subplots(1, 3, width_ratios=(4, 4, 3))
         _losses(losses, runs)
         _accuracies(accuracies, runs)
         _filters(filters, runs[0].model)
         _wrong(lower, results.data, results.scores[0])
-        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08)
         figure.savefig(path)
 
 

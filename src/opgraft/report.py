@@ -57,7 +57,6 @@ class Bar(keras.callbacks.Callback):
         self._display.console.print(
             f"{self._title:<9} epoch {epoch + 1}/{self.params['epochs']}: loss {logs['loss']:.3f}, "
             f"accuracy {logs['accuracy']:.2%}, test accuracy {logs['val_accuracy']:.2%}",
-            highlight=False,
         )
 
 
@@ -116,7 +115,7 @@ def table(told: dict[str, Any], title: str) -> Table:
     sheet.add_row("steps trained", *(f"{run['steps']:,}" for run in runs))
     sheet.add_section()
     heads = ("forward |kernel - native|", "largest", "mean", "mean |native|")
-    sheet.add_row(*(f"[bold]{head}" for head in heads))
+    sheet.add_row(*heads, style="bold")
     for each in told["deviations"]:
         cells = (f"{each[key]:.2g}" for key in ("largest", "mean", "scale"))
         sheet.add_row(f"  {each['layer']}", *cells)

@@ -172,7 +172,7 @@ def deviations(
 
     Both get the weights and the inputs that the layer has in `model`.
     """
-    layers = [layer for layer in model.layers if isinstance(layer, kinds)]
+    layers: list[keras.Layer] = [layer for layer in model.layers if isinstance(layer, kinds)]
     inputs = keras.Model(model.inputs, [layer.input for layer in layers])([images])
     return [
         _deviation(layer, native.get_layer(layer.name), seen)

@@ -1,6 +1,8 @@
 """C sources: compile once, cache by content; find a function's prototype in one."""
 
+import contextlib
 import difflib
+import fcntl
 import functools
 import hashlib
 import os
@@ -9,6 +11,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 
 from opgraft import environment
 from opgraft.errors import CompileError, LibraryError, PrototypeError
@@ -26,7 +30,8 @@ def compile_source(path: str | os.PathLike, flags: tuple[str, ...]) -> str:
     """Compile a C source to a shared object in the cache; return the object's name there.
 
     The name is a hash of the preprocessed text (so a changed header counts),
-    the compiler's version and the flags: the same content is compiled once.
+    the compiler's version and the flags: the same content is compiled once,
+    whoever asks for it at the same time. A damaged object is made anew.
 
     Raises:
         CompileError: with the whole output of the compiler.
@@ -35,17 +40,43 @@ def compile_source(path: str | os.PathLike, flags: tuple[str, ...]) -> str:
     text = _run([*command, "-E", "-P", str(path)], path)
     identity = "\0".join([text, _version(tuple(_compiler())), *flags])
     name = hashlib.sha256(identity.encode()).hexdigest()
-    target = environment.make_cache_folder() / f"{name}.so"
-    if not target.exists():
-        part = target.with_suffix(f".{os.getpid()}.part")
+    folder = environment.make_cache_folder()
+    with _locked(folder / f"{name}.lock"):
+        if not _is_whole(folder, name):
+            _compile(command, path, folder, name)
+    return name
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[None]:
+    """One compilation of an object at a time, in any thread and process; a killed one lets go."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _is_whole(folder: pathlib.Path, name: str) -> bool:
+    """Whether the object is the one that was compiled: its own hash stands beside it."""
+    try:
+        content = (folder / f"{name}.so").read_bytes()
+        return (folder / f"{name}.sha256").read_text() == hashlib.sha256(content).hexdigest()
+    except OSError:
+        return False
+
+
+def _compile(command: list[str], path, folder: pathlib.Path, name: str) -> None:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        part = pathlib.Path(scratch) / "object.so"
         _run([*command, "-shared", "-fPIC", "-o", str(part), str(path), "-lm"], path)
         if not part.exists():
             raise CompileError(
                 f"the C compiler '{shlex.join(command)}' said nothing and wrote nothing for "
                 f"'{path}'; check OPGRAFT_CC and CC"
             )
-        part.replace(target)  # whole or not at all, also when two processes compile
-    return name
+        digest = part.with_suffix(".sha256")
+        digest.write_text(hashlib.sha256(part.read_bytes()).hexdigest())
+        digest.replace(folder / f"{name}.sha256")
+        part.replace(folder / f"{name}.so")  # whole or not at all
 
 
 def _compiler() -> list[str]:
