@@ -169,7 +169,7 @@ og_status og_function::call(const Arguments &arguments, og_message *message) con
   if (returns_status && code != 0)
     return og_fail(message, OG_ABORTED,
                    "%s returned %d; a C function that returns int reports an error by any value "
-                   "but 0",
+                   "but 0. If it returns nothing, declare it void (in ctypes: restype = None)",
                    symbol.c_str(), code);
   return OG_OK;
 }

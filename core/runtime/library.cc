@@ -99,6 +99,11 @@ og_status load(const og_function_spec &spec, const std::string &name, void **han
   std::string origin, content;
   og_status status = check_origin(spec, &origin, &content, message);
   if (status) return status;
+  if (!*spec.binary && content.compare(0, 4, "\177ELF") != 0)
+    return og_fail(message, OG_FAILED_PRECONDITION,
+                   "'%s' is not a shared library. Build one with cc -shared -fPIC, or give a C "
+                   "source whose name ends in .c",
+                   origin.c_str());
   std::string copy = s.cache + "/" + name + ".so";
   if (*spec.binary) {
     if (!is_whole(copy))

@@ -165,6 +165,11 @@ def python_function(
         return c_function(function, gradient=gradient)
     if not callable(function):
         raise ArgumentError(f"python_function needs a function, not {type(function).__name__}")
+    if type(function).__hash__ is None:
+        raise ArgumentError(
+            f"python_function needs a hashable function; {type(function).__name__} defines __eq__ "
+            "without __hash__. Wrap it: lambda a, b: f(a, b)"
+        )
     product = PythonFunction(function)
     _ = product.extra_parameters  # refuse unknown parameters now, not in the first step
     return Arithmetic(product=product, gradient=gradient)

@@ -52,6 +52,9 @@ def _named(declared) -> bool:
     return callables.is_ctypes_function(declared)
 
 
+_OTHER_SOURCES = (".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp")
+
+
 def _path_of(library) -> pathlib.Path:
     if isinstance(library, ctypes.CDLL):
         library = callables.path_of_cdll(library)
@@ -65,6 +68,11 @@ def _path_of(library) -> pathlib.Path:
     path = pathlib.Path(library).expanduser().absolute()
     if path.is_dir():
         raise LibraryError(f"the library '{path}' is a folder; name the .so or the .c file in it")
+    if path.suffix in _OTHER_SOURCES:
+        raise LibraryError(
+            f"'{path}' is not compiled here, only sources in C whose name ends in .c are. Compile "
+            'it yourself (c++ -shared -fPIC, the function declared extern "C") and give the .so'
+        )
     if not path.is_file():
         beside = [entry.name for ending in ("*.so", "*.c") for entry in path.parent.glob(ending)]
         raise LibraryError(

@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from opgraft import environment
 from opgraft.errors import CompileError, LibraryError, PrototypeError
 
-_KEYWORDS = {"if", "for", "while", "switch", "return", "sizeof", "else", "do"}
-# A return type, a name, parameters and the brace or semicolon behind them.
-_FUNCTION = re.compile(r"([A-Za-z_][\w\s\*]*?[\s\*])([A-Za-z_]\w*)\s*\(([^(){};]*)\)\s*[{;]")
+# What stands before the body of a function: a return type, a name, its parameters.
+_HEADER = re.compile(r"([^()]*[\s\*])([A-Za-z_]\w*)\s*\(([^()]*)\)")
 
 
 def is_source(path: str | os.PathLike) -> bool:
@@ -134,21 +133,41 @@ def near_names(wanted: str, names) -> str:
 
 
 def _functions(path: str | os.PathLike) -> list[tuple[str, str, bool]]:
-    try:
-        text = pathlib.Path(path).read_text(errors="replace")
-    except OSError as error:
-        raise LibraryError(f"'{path}' cannot be read: {error.strerror}") from None
-    text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.S)
-    text = re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*$", "", text, flags=re.M)
+    """(name, prototype, whether static) of every function that a source defines."""
+    if not os.path.isfile(path):
+        raise LibraryError(f"'{path}' cannot be read: there is no such file")
     functions = []
-    for match in _FUNCTION.finditer(text):
-        returns, name, parameters = (" ".join(part.split()) for part in match.groups())
-        words = returns.replace("*", " ").split()
-        if name in _KEYWORDS or _KEYWORDS & set(words) or "typedef" in words:
+    for part in re.split(r";|(?<=\{\})", _without_bodies(_own_text(path))):
+        match = _HEADER.fullmatch(part.removesuffix("{}").strip())
+        if match is None or not part.endswith("{}"):
             continue
-        static = "static" in words
-        returns = " ".join(
-            word for word in returns.split() if word not in ("static", "inline", "extern")
-        )
-        functions.append((name, f"{returns} {name}({parameters})", static))
+        returns, name, parameters = (" ".join(text.split()) for text in match.groups())
+        words = [w for w in returns.split() if w not in ("static", "inline", "extern")]
+        prototype = f"{' '.join(words)} {name}({parameters})"
+        functions.append((name, prototype, "static" in returns.split()))
     return functions
+
+
+def _own_text(path: str | os.PathLike) -> str:
+    """The preprocessed text of the file itself, without what it includes."""
+    lines, own = [], False
+    for line in _run([*_compiler(), "-E", str(path)], path).splitlines():
+        marker = re.match(r'#\s*\d+\s+"(.*?)"', line)
+        if marker:
+            own = marker[1] == str(path)
+        elif own:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _without_bodies(text: str) -> str:
+    """`text` with string and character literals gone and every outermost {...} left as {}."""
+    text = re.sub(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'', "", text)
+    text = re.sub(r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)", "", text)
+    kept, depth = [], 0
+    for piece in re.split(r"([{}])", text):
+        depth -= piece == "}"
+        if depth == 0:
+            kept.append(piece)
+        depth += piece == "{"
+    return "".join(kept)

@@ -1,6 +1,7 @@
 """A Python or NumPy function as product."""
 
 import dataclasses
+import difflib
 import inspect
 import warnings
 from collections.abc import Callable
@@ -156,9 +157,10 @@ def _extra_parameters(function: Callable) -> tuple[str, ...]:
     named = [p.name for p in rest if p.name in _GEOMETRY]
     for p in rest:
         needed = p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        if needed and p.name not in _GEOMETRY:
+        misspelt = difflib.get_close_matches(p.name, _GEOMETRY, 1)  # it would be left unused
+        if (needed or misspelt) and p.name not in _GEOMETRY:
             raise ArgumentError(
-                f"the Python function {describe(function)} needs a parameter '{p.name}', which is "
+                f"the Python function {describe(function)} has a parameter '{p.name}', which is "
                 f"not known. A matrix product takes two arrays; a convolution two arrays and any "
                 f"of: {', '.join(_GEOMETRY)}"
             )
@@ -176,4 +178,16 @@ def _checked(result: Any, shape, dtype, function: Callable) -> np.ndarray:
             f"the Python function {describe(function)} returned the shape {array.shape} where "
             f"{tuple(shape)} is due"
         )
-    return np.ascontiguousarray(array.astype(dtype, copy=False))
+    return np.ascontiguousarray(_as_dtype(array, np.dtype(dtype), function))
+
+
+def _as_dtype(array: np.ndarray, dtype: np.dtype, function: Callable) -> np.ndarray:
+    """Floating results may be rounded to a floating dtype; all others must keep their values."""
+    if "float" in array.dtype.name and "float" in dtype.name:
+        return array.astype(dtype, copy=False)
+    if array.dtype.kind in "biuf" and np.array_equal(array.astype(dtype), array):
+        return array.astype(dtype, copy=False)
+    raise ArgumentError(
+        f"the Python function {describe(function)} returned {array.dtype} for operands of {dtype}, "
+        f"which cannot hold it; return values that {dtype} holds exactly"
+    )

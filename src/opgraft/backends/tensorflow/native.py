@@ -110,21 +110,41 @@ def _side(c: Conv2D, axis: int, x, kernel):
 def input_vjp(c: Contraction, upstream, left, right) -> tf.Tensor:
     """Gradient of the exact contraction for its first operand."""
     with tf.name_scope(_NAMES[type(c)][0]):
-        if isinstance(c, MatMul) and _is_plain(left, right):
-            return _matmul_left(c, upstream, right)
-        if isinstance(c, Conv2D) and is_one_operation(c):
-            return _conv_input(c, upstream, left, right)
-        return _by_tape(c, upstream, left, right, 0)
+        if isinstance(c, MatMul):
+            if _is_plain(left, right):
+                return _matmul_left(c, upstream, right)
+            return _by_tape(c, upstream, left, right, 0)
+        assert isinstance(c, Conv2D)
+        rule = _conv_input if is_one_operation(c) else functools.partial(_by_tape, wanted=0)
+        return _or_zeros(c, upstream, left, lambda: rule(c, upstream, left, right))
 
 
 def kernel_vjp(c: Contraction, upstream, left, right) -> tf.Tensor:
     """Gradient of the exact contraction for its second operand."""
     with tf.name_scope(_NAMES[type(c)][1]):
-        if isinstance(c, MatMul) and _is_plain(left, right):
-            return _matmul_right(c, upstream, left)
-        if isinstance(c, Conv2D) and is_one_operation(c):
-            return _conv_kernel(c, upstream, left, right)
-        return _by_tape(c, upstream, left, right, 1)
+        if isinstance(c, MatMul):
+            if _is_plain(left, right):
+                return _matmul_right(c, upstream, left)
+            return _by_tape(c, upstream, left, right, 1)
+        assert isinstance(c, Conv2D)
+        rule = _conv_kernel if is_one_operation(c) else functools.partial(_by_tape, wanted=1)
+        return _or_zeros(c, upstream, right, lambda: rule(c, upstream, left, right))
+
+
+def _or_zeros(c: Conv2D, upstream, operand, compute) -> tf.Tensor:
+    """The gradient, or zeros where the convolution had no output at all.
+
+    TensorFlow refuses a kernel larger than its input, or leaves such a gradient
+    unwritten; its depthwise kernel gradient is unwritten for an empty batch too.
+    """
+    sizes = upstream.shape.as_list() if upstream.shape.rank is not None else [None] * 4
+    if 0 in sizes:
+        return tf.zeros_like(operand)
+    batch, *others = sizes
+    always_written = c.padding == "SAME" or None not in others
+    if always_written and (batch is not None or not isinstance(c, DepthwiseConv2D)):
+        return compute()
+    return tf.cond(tf.size(upstream) > 0, compute, lambda: tf.zeros_like(operand))
 
 
 # Names of the backward operations in a graph, by contraction: for the input, for the kernel.
@@ -182,10 +202,7 @@ def _conv_kernel(c: Conv2D, upstream, x, kernel):
         else tf.raw_ops.Conv2DBackpropFilter
     )
     sizes = tf.shape(kernel)
-    gradient = raw(input=x, filter_sizes=sizes, out_backprop=upstream, **_conv_attributes(c))
-    if depthwise:  # TensorFlow leaves it unwritten where nothing was convolved
-        gradient = tf.where(tf.size(upstream) > 0, gradient, tf.zeros_like(gradient))
-    return gradient
+    return raw(input=x, filter_sizes=sizes, out_backprop=upstream, **_conv_attributes(c))
 
 
 def _by_tape(c: Contraction, upstream, left, right, wanted: int) -> tf.Tensor:
