@@ -6,7 +6,6 @@ Heavy imports (Keras, matplotlib) wait inside the functions, so that `--help` ne
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 from dataclasses import asdict, dataclass
@@ -61,7 +60,6 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greetings are no news here
     app()
 
 

@@ -28,20 +28,28 @@ def _(c: MatMul, a, b):
 
 @contract.register
 def _(c: Conv2D, x, kernel):
+    if _has_no_output(c, x, kernel):
+        return _no_output(c, x, kernel)
     if c.channels_first:
         return _through_channels_last(c, x, kernel)
     if is_one_operation(c):
         return tf.nn.conv2d(x, kernel, _four(c.strides), _tf_padding(c))
     if c.groups > 1:
         return _by_groups(c, x, kernel)
-    # Dilated: at stride 1, where TensorFlow has a gradient, then every stride-th output.
     x = _padded(c, x, kernel)
-    y = tf.nn.convolution(x, kernel, padding="VALID", dilations=list(c.dilations))
+    if c.dilations == (1, 1):
+        return tf.nn.conv2d(x, kernel, _four(c.strides), "VALID")
+    # Dilated: at stride 1, where TensorFlow has a gradient, then every stride-th output.
+    y = tf.nn.convolution(
+        x, kernel, padding="VALID", data_format="NHWC", dilations=list(c.dilations)
+    )
     return y[:, :: c.strides[0], :: c.strides[1], :]
 
 
 @contract.register
 def _(c: DepthwiseConv2D, x, kernel):
+    if _has_no_output(c, x, kernel):
+        return _no_output(c, x, kernel)
     if c.channels_first:
         return _through_channels_last(c, x, kernel)
     if is_one_operation(c):
@@ -60,6 +68,21 @@ def is_one_operation(c: Contraction) -> bool:
     if isinstance(c, DepthwiseConv2D):
         return plain and c.strides[0] == c.strides[1]
     return plain
+
+
+def _has_no_output(c: Conv2D, x, kernel) -> bool:
+    """TensorFlow refuses such a convolution, or leaves its gradient unwritten."""
+    if x.shape.rank is None or kernel.shape.rank is None:
+        return False
+    shape = c.output_shape(tuple(x.shape), tuple(kernel.shape))
+    return 0 in shape and None not in shape[1:]
+
+
+def _no_output(c: Conv2D, x, kernel):
+    """The empty result, connected to its operands: their gradients are zeros."""
+    nothing = tf.concat([tf.reshape(x, [-1])[:0], tf.reshape(kernel, [-1])[:0]], 0)
+    shape = c.output_shape(tuple(x.shape), tuple(kernel.shape))
+    return tf.reshape(nothing, [tf.shape(x)[0] if size is None else size for size in shape])
 
 
 def _pads_with(c: Conv2D) -> bool:
