@@ -113,6 +113,24 @@ static void write_small_floats(uint16_t *to, og_dtype dtype, int64_t stride, con
 
 enum { CHUNK = 256 };
 
+/* A 64-bit integer as a double rounded to odd: what is rounded again, to fewer bits, then is
+ * as if it had been rounded once. */
+static double to_odd_double(uint64_t magnitude) {
+  int shift = magnitude >> 53 ? 11 - __builtin_clzll(magnitude) : 0;
+  uint64_t kept = magnitude >> shift;
+  return ldexp((double)(kept | (kept << shift != magnitude)), shift);
+}
+
+static void read_wide_integers(double *to, const void *from, og_dtype dtype, int64_t stride,
+                               int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    uint64_t bits = ((const uint64_t *)from)[i * stride];
+    int negative = dtype == OG_I64 && bits >> 63;
+    double magnitude = to_odd_double(negative ? 0 - bits : bits);
+    to[i] = negative ? -magnitude : magnitude;
+  }
+}
+
 /* At least one side is a 16-bit float: read as float, or write from double,
  * which both hold every value of the other side or round it only once. */
 static int64_t convert_chunk(void *dst, og_dtype dst_dtype, int64_t dst_stride, const void *src,
@@ -131,8 +149,10 @@ static int64_t convert_chunk(void *dst, og_dtype dst_dtype, int64_t dst_stride, 
     og_active->float_to_half(dst, src, n);
     return -1;
   }
-  int64_t bad = converters[src_dtype][OG_F64](wide, 1, src, src_stride, n, exact);
-  if (bad >= 0) return bad;
+  if (src_dtype == OG_I64 || src_dtype == OG_U64)
+    read_wide_integers(wide, src, src_dtype, src_stride, n);
+  else
+    converters[src_dtype][OG_F64](wide, 1, src, src_stride, n, 0); /* holds all others */
   write_small_floats(dst, dst_dtype, dst_stride, wide, n);
   if (!exact || src_dtype == OG_F32 || src_dtype == OG_F64) return -1;
   read_small_floats(read, dst, dst_dtype, dst_stride, n); /* did the integers survive? */

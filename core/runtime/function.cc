@@ -40,6 +40,11 @@ bool parse_parameter(const std::string &word, Parameter *parameter) {
 
 bool is_float(og_dtype dtype) { return dtype == OG_F32 || dtype == OG_F64; }
 
+bool is_whole(double value) {
+  int64_t stored = 0;
+  return og_convert(&stored, OG_I64, 1, &value, OG_F64, 1, 1, 1) < 0;
+}
+
 // Does `value` keep its value as an integer of this type?
 bool fits(int64_t value, og_dtype dtype) {
   int64_t stored = 0;
@@ -153,7 +158,13 @@ og_status og_function::call(const Arguments &arguments, og_message *message) con
     } else if (is_float(p.dtype)) {
       floats[next_float++] = float_argument(p, arguments);
     } else {
-      int64_t value = arguments.values[p.role];
+      if (p.role == ROLE_pad_value && !is_whole(arguments.pad_value))
+        return og_fail(message, OG_INVALID_ARGUMENT,
+                       "%s: pad_value is %.17g, and its parameter is an integer; give a whole "
+                       "number, or make the parameter a float",
+                       symbol.c_str(), arguments.pad_value);
+      int64_t value = p.role == ROLE_pad_value ? static_cast<int64_t>(arguments.pad_value)
+                                               : arguments.values[p.role];
       if (!fits(value, p.dtype))
         return og_fail(message, OG_INVALID_ARGUMENT,
                        "%s: argument %s is %lld, which its type %s cannot hold; widen the "
@@ -163,8 +174,8 @@ og_status og_function::call(const Arguments &arguments, og_message *message) con
       integers[next_integer++] = value;
     }
   }
-  std::unique_lock<std::mutex> guard(lock, std::defer_lock);
-  if (!thread_safe) guard.lock();
+  std::unique_lock<std::mutex> guard;
+  if (!thread_safe) guard = std::unique_lock<std::mutex>(*lock);
   int code = call_any(address, integers, floats);
   if (returns_status && code != 0)
     return og_fail(message, OG_ABORTED,

@@ -54,7 +54,7 @@ struct og_function {
   og_dtype operand = OG_F32;  // element type of input and kernel
   og_dtype result = OG_F32;   // element type of the output as the caller gets it
   og_dtype scalar_return = OG_F32;
-  mutable std::mutex lock;  // held during a call if not thread_safe
+  std::mutex *lock = nullptr;  // of its library; held during a call if not thread_safe
 
   bool takes(og::Role role) const;
   og_status parse(const char *plan, og_message *message);

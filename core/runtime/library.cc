@@ -23,6 +23,7 @@ struct State {
   std::map<std::string, void *> libraries;            // by name of the private copy
   std::map<std::string, std::string> origins;         // the file it was copied from
   std::map<std::string, std::unique_ptr<og_function>> functions;
+  std::map<std::string, std::mutex> locks;  // by library: its functions share their static data
 };
 
 State &state() {
@@ -72,6 +73,15 @@ bool is_whole(const std::string &object) {
   return read_file(object.substr(0, object.size() - 3) + ".sha256", &expected) && expected == hex;
 }
 
+// A library may look for others from where it lies ($ORIGIN): open a copy there, which is
+// deleted at once; what is loaded stays.
+void *open_beside(const std::string &origin, const std::string &content) {
+  std::string copy = origin + "." + std::to_string(getpid()) + ".opgraft";
+  void *handle = write_copy(copy, content) ? dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+  unlink(copy.c_str());
+  return handle;
+}
+
 std::string short_hash(const std::string &hash) { return hash.substr(0, 12); }
 
 // The file is there and is the one that was meant.
@@ -118,9 +128,14 @@ og_status load(const og_function_spec &spec, const std::string &name, void **han
                    origin.c_str(), copy.c_str(), std::strerror(errno));
   }
   *handle = dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string why = *handle ? "" : dlerror();
+  if (!*handle && !*spec.binary) *handle = open_beside(origin, content);
   if (!*handle)
-    return og_fail(message, OG_FAILED_PRECONDITION, "'%s' cannot be loaded: %s", origin.c_str(),
-                   dlerror());
+    return og_fail(message, OG_FAILED_PRECONDITION,
+                   "'%s' cannot be loaded (a private copy of it is): %s. A library that it needs "
+                   "must be found from anywhere: by an absolute -rpath, LD_LIBRARY_PATH, or linked "
+                   "statically",
+                   origin.c_str(), why.c_str());
   s.libraries[name] = *handle;
   s.origins[name] = origin;
   return OG_OK;
@@ -139,9 +154,11 @@ og_status resolve(const og_function_spec &spec, og_function *function, og_messag
                      "model. Compile it to a library and give that to og.c_function",
                      spec.symbol);
     function->address = reinterpret_cast<og_any_pointer>(const_cast<void *>(spec.address));
+    function->lock = &s.locks["memory"];
     return OG_OK;
   }
   std::string name = *spec.binary ? spec.binary : spec.hash;
+  function->lock = &s.locks[name];
   auto loaded = s.libraries.find(name);
   void *handle = loaded == s.libraries.end() ? nullptr : loaded->second;
   if (!handle && (status = load(spec, name, &handle, message))) return status;

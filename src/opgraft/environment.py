@@ -1,5 +1,6 @@
 """The environment variables, all of them. An unknown value is an error."""
 
+import functools
 import os
 import pathlib
 import shlex
@@ -57,8 +58,9 @@ def variant() -> str:
     return os.environ.get("OPGRAFT_VARIANT", "auto")
 
 
+@functools.cache
 def cache_folder() -> pathlib.Path:
-    """OPGRAFT_CACHE_DIR, or the user's cache folder."""
+    """OPGRAFT_CACHE_DIR, or the user's cache folder; one answer for the life of the process."""
     text = os.environ.get("OPGRAFT_CACHE_DIR")
     if text is None:
         base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"

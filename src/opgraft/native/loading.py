@@ -4,6 +4,7 @@ import ctypes
 import os
 import pathlib
 import subprocess
+from collections.abc import Mapping
 
 from opgraft import environment
 from opgraft.errors import ArgumentError, LibraryError, PrototypeError
@@ -32,8 +33,8 @@ def load(
     binary = source.compile_source(path, flags) if source.is_source(path) else ""
     file_hash = core.hash_file(str(path))
     symbols = []
-    for entry in found:
-        bound = prototype.bind(entry, None if _is_sequence(roles) and _named(declared) else roles)
+    for entry, own_roles in zip(found, _roles_of_each(found, declared, roles), strict=True):
+        bound = prototype.bind(entry, own_roles)
         symbol = CSymbol(
             str(path), file_hash, binary, bound.prototype.symbol, bound.prototype.text, bound.plan,
             bound.kind, 0, thread_safe,
@@ -41,6 +42,26 @@ def load(
         _open(symbol, path)
         symbols.append(symbol)
     return tuple(symbols)
+
+
+def _roles_of_each(found: list[prototype.CPrototype], declared, roles) -> list:
+    """The part of `roles` that is meant for each of the prototypes."""
+    if roles is None or (_is_sequence(roles) and _named(declared)):
+        return [None] * len(found)
+    if len(found) == 1:
+        return [roles]
+    if not isinstance(roles, Mapping):
+        raise PrototypeError(
+            f"roles is a list, and there are {len(found)} prototypes; give {{parameter: role}}"
+        )
+    names = [{name for name, _ in entry.parameters} for entry in found]
+    unknown = set(roles) - set().union(*names)
+    if unknown:
+        symbols = ", ".join(entry.symbol for entry in found)
+        raise PrototypeError(
+            f"roles names {sorted(unknown)}, but none of {symbols} has such a parameter"
+        )
+    return [{name: roles[name] for name in own & set(roles)} for own in names]
 
 
 def _is_sequence(roles) -> bool:
