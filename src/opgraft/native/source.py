@@ -102,16 +102,19 @@ def _run(command: list[str], path: str | os.PathLike) -> str:
     return done.stdout
 
 
-def find_prototype(path: str | os.PathLike, symbol: str | None = None) -> str:
+def find_prototype(
+    path: str | os.PathLike, symbol: str | None = None, flags: tuple[str, ...] = ()
+) -> str:
     """The prototype of `symbol` in a C source, as text.
 
     Without a symbol, the source must define exactly one function that is not static.
+    `flags` are those that it is compiled with.
 
     Raises:
         PrototypeError: there is no such function (near names are given), or
             several and none was named.
     """
-    found = {name: text for name, text, static in _functions(path) if symbol or not static}
+    found = {name: text for name, text, static in _functions(path, flags) if symbol or not static}
     if symbol is None and len(found) == 1:
         return next(iter(found.values()))
     if symbol in found:
@@ -132,12 +135,12 @@ def near_names(wanted: str, names) -> str:
     return f"It has: {', '.join(sorted(names)) or 'none'}"
 
 
-def _functions(path: str | os.PathLike) -> list[tuple[str, str, bool]]:
+def _functions(path: str | os.PathLike, flags: tuple[str, ...]) -> list[tuple[str, str, bool]]:
     """(name, prototype, whether static) of every function that a source defines."""
     if not os.path.isfile(path):
         raise LibraryError(f"'{path}' cannot be read: there is no such file")
     functions = []
-    for part in re.split(r";|(?<=\{\})", _without_bodies(_own_text(path))):
+    for part in re.split(r";|(?<=\{\})", _without_bodies(_own_text(path, flags))):
         match = _HEADER.fullmatch(part.removesuffix("{}").strip())
         if match is None or not part.endswith("{}"):
             continue
@@ -148,14 +151,15 @@ def _functions(path: str | os.PathLike) -> list[tuple[str, str, bool]]:
     return functions
 
 
-def _own_text(path: str | os.PathLike) -> str:
+def _own_text(path: str | os.PathLike, flags: tuple[str, ...]) -> str:
     """The preprocessed text of the file itself, without what it includes."""
-    lines, own = [], False
-    for line in _run([*_compiler(), "-E", str(path)], path).splitlines():
-        marker = re.match(r'#\s*\d+\s+"(.*?)"', line)
+    lines, main, current = [], None, None
+    for line in _run([*_compiler(), *flags, "-E", str(path)], path).splitlines():
+        marker = re.match(r'#\s*\d+\s+("(?:[^"\\]|\\.)*")', line)
         if marker:
-            own = marker[1] == str(path)
-        elif own:
+            current = marker[1]
+            main = main or current  # the first names the file itself, as the compiler writes it
+        elif current == main:
             lines.append(line)
     return "\n".join(lines)
 
