@@ -211,9 +211,8 @@ def lenet_steps(timed, take_spent, rounds: int) -> list[tuple]:
 def show(rows: list[tuple]) -> None:
     print(f"\n{'ratio of':<52} {'ratio':>7} {'target':>8} {'this, ms':>10} {'that, ms':>10}")
     for name, ratio, target, this, that in rows:
-        print(
-            f"{name:<52} {ratio:7.3f} {'<= ' + format(target, 'g'):>8} {1e3 * this:10.2f} {1e3 * that:10.2f}"
-        )
+        limit = f"<= {target:g}"
+        print(f"{name:<52} {ratio:7.3f} {limit:>8} {1e3 * this:10.2f} {1e3 * that:10.2f}")
 
 
 def main() -> None:

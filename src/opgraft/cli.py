@@ -20,6 +20,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from opgraft.errors import ArgumentError, OpgraftError
+from opgraft_command import INTERRUPTED
 
 if TYPE_CHECKING:
     import keras
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).parent / "kernels"
 DEVIATION_IMAGES = 256
-INTERRUPTED = 130  # what a shell expects of a command that Ctrl-C has ended
 
 console = Console(markup=False, highlight=False)  # a path may hold [brackets]
 complaints = Console(stderr=True, markup=False, highlight=False)

@@ -45,6 +45,12 @@ class ArithmeticLayer:
         arithmetic = keras.saving.serialize_keras_object(self.arithmetic)
         return {**super().get_config(), "arithmetic": arithmetic}  # type: ignore[misc]
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """As Keras's, but an arithmetic whose library is gone says so itself, not through Keras."""
+        arithmetic = standardize(config.get("arithmetic"))
+        return super().from_config({**config, "arithmetic": arithmetic})  # type: ignore[misc]
+
     def _floating(self, inputs: Any) -> Any:
         """Integers as numbers of the layer's compute dtype, as Keras takes them."""
         if "float" in keras.backend.standardize_dtype(inputs.dtype):

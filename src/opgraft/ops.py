@@ -12,7 +12,7 @@ from opgraft import spec, values
 from opgraft.arithmetic import Arithmetic, standardize
 from opgraft.backends import backend, opaque
 from opgraft.errors import ArgumentError
-from opgraft.spec import Contraction
+from opgraft.spec import Contraction, MatMul
 
 
 @keras.saving.register_keras_serializable("opgraft")
@@ -47,6 +47,35 @@ class Contract(keras.Operation):
         contraction = values.from_config(config.pop("contraction"))
         arithmetic = values.from_config(config.pop("arithmetic"))
         return cls(contraction, arithmetic, **config)
+
+
+@keras.saving.register_keras_serializable("opgraft")
+class Einsum(keras.Operation):
+    """`einsum_dense` as a Keras operation, for Functional models."""
+
+    def __init__(self, equation: str, arithmetic: Arithmetic, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.equation = equation
+        self.arithmetic = arithmetic
+
+    def call(self, x, kernel):
+        return einsum_dense(self.equation, x, kernel, arithmetic=self.arithmetic)
+
+    def compute_output_spec(self, x, kernel):
+        left, right, out = _einsum_terms(self.equation, len(x.shape), len(kernel.shape))
+        sizes = dict(zip(right, kernel.shape, strict=True)) | dict(zip(left, x.shape, strict=True))
+        dtype = keras.backend.standardize_dtype(x.dtype)
+        dtype = self.arithmetic.product.result_dtype(MatMul(), dtype)
+        return keras.KerasTensor([sizes[label] for label in out], dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"equation": self.equation, "arithmetic": self.arithmetic.to_config()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Einsum":
+        config = dict(config)
+        arithmetic = values.from_config(config.pop("arithmetic"))
+        return cls(arithmetic=arithmetic, **config)
 
 
 @opaque
@@ -239,6 +268,9 @@ def einsum_dense(equation: str, x, kernel, *, arithmetic: Any):
     Raises:
         ArgumentError: the equation is of another form.
     """
+    if isinstance(x, keras.KerasTensor) or isinstance(kernel, keras.KerasTensor):
+        x, kernel = _with_shape(x, kernel), _with_shape(kernel, x)
+        return Einsum(equation, standardize(arithmetic)).symbolic_call(x, kernel)
     left, right, out = _einsum_terms(equation, len(x.shape), len(kernel.shape))
     batch = [label for label in out if label in left and label in right]
     rows = [label for label in out if label in left and label not in right]

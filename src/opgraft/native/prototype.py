@@ -277,7 +277,14 @@ def _scalar(prototype: CPrototype, left: CType, right: CType) -> Bound:
 class _Attempt:
     """One try to read a prototype as a certain kind of function."""
 
-    def __init__(self, prototype, given, kind, table, needs):
+    def __init__(
+        self,
+        prototype: CPrototype,
+        given: Mapping[str, str],
+        kind: str,
+        table: dict[str, str],
+        needs: Sequence[str],
+    ) -> None:
         self.kind, self.table = kind, table
         self.roles: dict[str, str] = {}
         self.problems: list[str] = []
