@@ -4,11 +4,10 @@ What could kill a process runs in another one. Those are forked from one parent
 that has TensorFlow imported, and opgraft not: a new process then costs little.
 """
 
-import contextlib
 import json
 import os
+import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -20,34 +19,20 @@ import pytest
 import tensorflow as tf
 
 import opgraft as og
-from opgraft.errors import (
-    ArgumentError,
-    CompileError,
-    DtypeError,
-    LibraryError,
-    OpgraftError,
-    PrototypeError,
-)
+from opgraft.errors import ArgumentError, DtypeError, LibraryError
 
 rng = np.random.default_rng(4)
 MUL = "float mul(float a, float b) { return a * b; }\n"
-MATMUL = """#include <stdint.h>
-void mm(const TYPE *a, const TYPE *b, int m, int k, int n, RESULT *out) {
-  for (int i = 0; i < m; i++)
-    for (int j = 0; j < n; j++) {
-      out[i * n + j] = 0;
-      for (int l = 0; l < k; l++) out[i * n + j] += (RESULT)a[i * k + l] * (RESULT)b[l * n + j];
-    }
-}
-"""
 
 
 def whole(*shape, dtype="float32"):
     return rng.integers(-4, 5, shape).astype(dtype)
 
 
-def typed(compile_c, operand, result=None):
-    text = MATMUL.replace("TYPE", operand).replace("RESULT", result or operand)
+def typed(compile_c, operand):
+    """The example matrix product, for another type of elements."""
+    text = (pathlib.Path(og.__file__).parent / "kernels" / "matmul.c").read_text()
+    text = "#include <stdint.h>\n" + text.replace("float", operand).replace("0.0f", "0")
     return og.c_function(compile_c(text, f"{operand}.c"))
 
 
@@ -61,33 +46,29 @@ def still_works(c_both):
 
 # ---- geometry ------------------------------------------------------------------------
 
-CONV2D = {"x": (2, 7, 6, 4), "kernel": (3, 2, 4, 6)}
-DEPTHWISE = {"x": (2, 7, 6, 4), "kernel": (3, 2, 4, 2)}
-CONV1D = {"x": (2, 7, 4), "kernel": (3, 4, 6)}
+CONV2D = ((2, 7, 6, 4), (3, 2, 4, 6))
 OPERATIONS = {
-    og.conv2d: CONV2D, og.depthwise_conv2d: DEPTHWISE, og.conv1d: CONV1D,
-}  # fmt: skip
+    og.conv2d: CONV2D,
+    og.depthwise_conv2d: ((2, 7, 6, 4), (3, 2, 4, 2)),
+    og.conv1d: ((2, 7, 4), (3, 4, 6)),
+}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"strides": 0}, r"strides=0: every number must be at least 1"),
-        ({"strides": -2}, r"strides=-2: every number must be at least 1"),
-        ({"strides": 1.5}, r"strides=1\.5 must be whole numbers"),
+        ({"strides": 0}, "strides=0: every number must be at least 1"),
+        ({"strides": -2}, "strides=-2: every number must be at least 1"),
+        ({"strides": 1.5}, "strides=1.5 must be whole numbers"),
         ({"strides": True}, "strides=True must be whole numbers"),
-        ({"strides": "2"}, "strides='2' must be whole numbers"),
         ({"strides": None}, "strides=None must be whole numbers"),
         ({"strides": 2**31}, "strides=2147483648: every number must be below"),
-        ({"dilations": 0}, "dilations=0: every number must be at least 1"),
-        ({"dilations": 10**30}, "dilations=10+: every number must be below"),
+        ({"dilations": 10**30}, "every number must be below"),
         ({"padding": "same size"}, "padding='same size' must be"),
         ({"padding": None}, "padding=None must be"),
-        ({"padding": 1}, "padding=1 must be"),
         ({"groups": 0}, "groups=0"),
-        ({"groups": -1}, "groups=-1"),
-        ({"groups": 2.0}, r"groups=2\.0"),
+        ({"groups": 2.0}, "groups=2.0"),
         ({"data_format": "NHWC"}, "data_format='NHWC' must be \"channels_last\" or"),
         ({"pad_value": "zero"}, "pad_value='zero' must be a finite number"),
         ({"pad_value": float("nan")}, "pad_value=nan must be a finite number"),
@@ -95,8 +76,8 @@ OPERATIONS = {
     ],
 )
 def test_wrong_arguments_are_named(operation, wrong, words, c_both, still_works):
-    operands = [whole(*shape) for shape in OPERATIONS[operation].values()]
-    with pytest.raises(ArgumentError, match=words):
+    operands = [whole(*shape) for shape in OPERATIONS[operation]]
+    with pytest.raises(ArgumentError, match=re.escape(words)):
         operation(*operands, arithmetic=c_both, **wrong)
 
 
@@ -118,7 +99,7 @@ def test_wrong_arguments_are_named(operation, wrong, words, c_both, still_works)
 )
 def test_wrong_pairs_are_named(wrong, words, c_both, still_works):
     with pytest.raises(ArgumentError, match=words):
-        og.conv2d(*(whole(*shape) for shape in CONV2D.values()), arithmetic=c_both, **wrong)
+        og.conv2d(*(whole(*shape) for shape in CONV2D), arithmetic=c_both, **wrong)
 
 
 @pytest.mark.parametrize(
@@ -159,14 +140,15 @@ def test_groups_that_do_not_divide(c_both, still_works):
         convolve(whole(1, 5, 4, 4), whole(2, 3, 4, 6))
 
 
-def test_einsum_equations_that_are_no_matrix_product(c_both, still_works):
-    for equation, words in [
-        ("ab,bc", "must have the form"), ("ab,bc->ac->a", "must have the form"),
-        ("aab,bc->ac", "is not a matrix product"), ("ab,bc->a", "is not a matrix product"),
-        ("abd,bc->ac", "does not fit operands|is not a matrix product"), ("", "must have the form"),
-    ]:  # fmt: skip
-        with pytest.raises(ArgumentError, match=words):
-            og.einsum_dense(equation, whole(3, 4), whole(4, 2), arithmetic=c_both)
+@pytest.mark.parametrize(
+    ("equation", "left", "words"),
+    [("ab,bc", (3, 4), "form"), ("ab,bc->ac->a", (3, 4), "form"), ("", (3, 4), "form"),
+     ("aab,bc->ac", (3, 3, 4), "not a matrix"), ("ab,bc->a", (3, 4), "not a matrix"),
+     ("abd,bc->ac", (3, 4), "does not fit"), ("abd,bc->ac", (3, 4, 5), "not a matrix")],
+)  # fmt: skip
+def test_einsum_equations_that_are_no_matrix_product(equation, left, words, c_both, still_works):
+    with pytest.raises(ArgumentError, match=words):
+        og.einsum_dense(equation, whole(*left), whole(4, 2), arithmetic=c_both)
 
 
 @pytest.mark.parametrize("name", ["c_both", "exact"])
@@ -175,25 +157,15 @@ def test_empty_operands_give_empty_or_zero_results(name, c_both):
     for left, right in [((0, 4), (4, 2)), ((3, 0), (0, 2)), ((3, 4), (4, 0)), ((0, 3, 4), (4, 2))]:
         y = og.matmul(whole(*left), whole(*right), arithmetic=arithmetic)
         np.testing.assert_array_equal(y, np.matmul(whole(*left), whole(*right)) * 0)
-    for x, kernel, shape in [
+    convolutions = [
         ((0, 7, 6, 2), (3, 2, 2, 4), (0, 5, 5, 4)), ((2, 7, 6, 2), (3, 2, 2, 0), (2, 5, 5, 0)),
         ((2, 3, 3, 2), (5, 2, 2, 4), (2, 0, 2, 4)), ((2, 7, 6, 0), (3, 2, 0, 4), (2, 5, 5, 4)),
-    ]:  # fmt: skip
+        ((2, 5, 4, 3), (0, 2, 3, 2), (2, 6, 3, 2)),
+    ]  # fmt: skip
+    for x, kernel, shape in convolutions[: 3 if name == "exact" else 5]:  # TensorFlow has no more
         y = og.conv2d(whole(*x), whole(*kernel), arithmetic=arithmetic).numpy()
         assert y.shape == shape
         assert not y.any()
-
-
-def test_a_kernel_without_taps_is_an_error_or_zero(c_both, still_works):
-    for padding in ("SAME", "VALID"):
-        try:
-            y = og.conv2d(whole(2, 5, 4, 3), whole(0, 2, 3, 2), arithmetic=c_both, padding=padding)
-        except OpgraftError as error:
-            refused = str(error)
-            assert "kernel" in refused
-        else:
-            assert y.shape[0] == 2
-            assert not y.numpy().any()
 
 
 # ---- dtypes and values -----------------------------------------------------------------
@@ -237,43 +209,41 @@ def test_operands_of_two_dtypes(c_both, still_works):
 
 
 @pytest.mark.parametrize(
-    ("operand", "dtype", "value", "shown"),
+    ("operand", "dtype", "value"),
     [
-        ("int32_t", "float32", 0.5, "0.5"), ("int32_t", "float32", np.nan, "nan"),
-        ("int32_t", "float64", -np.inf, "-inf"), ("int32_t", "float64", 2.0**31, "2147483648"),
-        ("int8_t", "float32", 128.0, "128"), ("int8_t", "float32", -129.0, "-129"),
-        ("uint8_t", "float16", -1.0, "-1"), ("uint8_t", "int16", 256, "256"),
-        ("int64_t", "float64", 2.0**63, "9.2"), ("float", "int32", 2**24 + 1, "16777217"),
-        ("float", "int64", -(2**24) - 1, "-16777217"), ("double", "int64", 2**53 + 1, "9007199254740993"),
-        ("uint64_t", "int64", -5, "-5"), ("int64_t", "uint64", 2**64 - 1, "18446744073709551615"),
+        ("int32_t", "float32", 0.5), ("int32_t", "float32", np.nan), ("int8_t", "float32", 128.0),
+        ("int32_t", "float64", -np.inf), ("int32_t", "float64", 2.0**31), ("int8_t", "int16", -300),
+        ("int8_t", "float32", -129.0), ("uint8_t", "float16", -1.0), ("uint8_t", "int16", 256),
+        ("int64_t", "float64", 2.0**63), ("float", "int32", 2**24 + 1),
+        ("float", "int64", -(2**24) - 1), ("double", "int64", 2**53 + 1),
+        ("uint64_t", "int64", -5), ("int64_t", "uint64", 2**64 - 1),
     ],
 )  # fmt: skip
 def test_values_that_the_c_type_cannot_hold_are_named(
-    operand, dtype, value, shown, compile_c, still_works
+    operand, dtype, value, compile_c, still_works
 ):
     arithmetic = typed(compile_c, operand)
-    good = lambda *shape: rng.integers(0, 5, shape).astype(dtype)  # noqa: E731
     for which in ("input", "kernel"):
         for run in (og.matmul, tf.function(og.matmul)):
-            operands = {"input": good(3, 5, 4), "kernel": good(3, 4, 2)}
+            operands = {"input": whole(3, 5, 4), "kernel": whole(3, 4, 2)}
+            operands = {name: np.abs(entry).astype(dtype) for name, entry in operands.items()}
             spot = int(rng.integers(operands[which].size))
             operands[which].flat[spot] = value
             with pytest.raises(tf.errors.InvalidArgumentError) as caught:
                 run(*operands.values(), arithmetic=arithmetic)
-            said = rf"the {which} holds {re.escape(shown)}\S* \(element {spot}, {dtype}\)"
-            assert re.search(said, str(caught.value))
-            assert f"C type {operand} cannot hold" in str(caught.value)
+            said = rf"the {which} holds (\S+) \(element {spot}, {dtype}\).*C type {operand} cannot"
+            (shown,) = re.findall(said, str(caught.value))
+            np.testing.assert_equal(type(value)(shown), value)
 
 
-def test_the_value_in_an_image_is_named_by_its_place(compile_c, still_works):
-    arithmetic = typed(compile_c, "int32_t")
-    for first in (False, True):
-        x = whole(*((2, 3, 7, 6) if first else (2, 7, 6, 3)))
-        spot = int(rng.integers(x.size))
-        x.flat[spot] = 2.5
-        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"2\.5 \(element {spot}, float"):
-            og.conv2d(x, whole(3, 2, 3, 4), arithmetic=arithmetic, padding="SAME",
-                      data_format="channels_first" if first else "channels_last")  # fmt: skip
+@pytest.mark.parametrize("layout", ["channels_last", "channels_first"])
+def test_the_value_in_an_image_is_named_by_its_place(layout, compile_c, still_works):
+    x = whole(2, 7, 6, 3) if layout == "channels_last" else whole(2, 3, 7, 6)
+    spot = int(rng.integers(x.size))
+    x.flat[spot] = 2.5
+    how = {"arithmetic": typed(compile_c, "int32_t"), "padding": "SAME", "data_format": layout}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"2\.5 \(element {spot}, float"):
+        og.conv2d(x, whole(3, 2, 3, 4), **how)
 
 
 def test_a_pad_value_that_the_c_type_cannot_hold(compile_c, still_works):
@@ -286,33 +256,32 @@ def test_a_pad_value_that_the_c_type_cannot_hold(compile_c, still_works):
 
 # ---- arithmetics and options -------------------------------------------------------------
 
-NO_ARITHMETIC = ["exact", {}, {"class_name": "Foo"}, 3, og.Arithmetic, np.matmul,
-                 og.gradients.native, [og.exact]]  # fmt: skip
+
+NO_ARITHMETIC = ["exact", {}, {"class_name": "Foo"}, 3, og.Arithmetic, np.matmul, [og.exact]]
 
 
 @pytest.mark.parametrize("wrong", NO_ARITHMETIC, ids=str)
 def test_what_is_no_arithmetic_is_refused(wrong, still_works):
-    with pytest.raises(ArgumentError, match="must be an og.Arithmetic"):
+    with pytest.raises(ArgumentError, match=r"must be an og\.Arithmetic"):
         og.matmul(whole(3, 4), whole(4, 2), arithmetic=wrong)
-    with pytest.raises(ArgumentError, match="must be an og.Arithmetic"):
+    with pytest.raises(ArgumentError, match=r"must be an og\.Arithmetic"):
         og.layers.Dense(3, arithmetic=wrong)
 
 
-@pytest.mark.parametrize("field", ["input", "kernel", "product", "gradient"])
-def test_the_parts_of_an_arithmetic_are_checked(field):
-    for wrong in (3, None, "native", og.exact):
-        with pytest.raises(ArgumentError, match=rf"Arithmetic\({field}="):
-            og.Arithmetic(**{field: wrong})
+def test_the_parts_of_an_arithmetic_are_checked():
+    for field in ("input", "kernel", "product", "gradient"):
+        for wrong in (3, None, "native", og.exact):
+            with pytest.raises(ArgumentError, match=rf"Arithmetic\({field}="):
+                og.Arithmetic(**{field: wrong})
 
 
-@pytest.mark.parametrize("other", [og.exact, 3, None, og.python_function(np.matmul)])
-def test_only_c_functions_can_be_joined(c_matmul, other):
-    with pytest.raises(ArgumentError, match="only arithmetics of C functions can be joined"):
-        _ = c_matmul | other
-
-
-def test_two_functions_of_one_kind_cannot_be_joined(c_matmul, compile_c):
-    with pytest.raises(ArgumentError, match="two functions of the kind matmul: custom_matmul, mm"):
+def test_what_cannot_be_joined(c_matmul, compile_c):
+    for other in (og.exact, 3, None, og.python_function(np.matmul)):
+        with pytest.raises(ArgumentError, match="only arithmetics of C functions can be joined"):
+            _ = c_matmul | other
+    with pytest.raises(
+        ArgumentError, match="two functions of the kind matmul: custom_matmul, custom"
+    ):
         _ = c_matmul | typed(compile_c, "float")
 
 
@@ -324,26 +293,19 @@ def test_wrong_options_of_a_c_function_are_named(wrong, compile_c):
         og.c_function(compile_c(MUL), **wrong)
 
 
-def test_flags_may_be_one_text(compile_c):
-    path = compile_c(MUL.replace("a * b", "SCALE * a * b"))
-    arithmetic = og.c_function(path, "float mul(float, float)", flags="-O2 -DSCALE=3")
-    a, b = whole(3, 4), whole(4, 2)
-    np.testing.assert_array_equal(og.matmul(a, b, arithmetic=arithmetic), 3 * (a @ b))
-
-
 # ---- libraries and sources -----------------------------------------------------------------
 
 
 def test_a_missing_library_or_symbol_gives_near_names(compile_c):
     path = compile_c(MUL, "libproduct.c")
-    with pytest.raises(LibraryError, match=r"libprodct\.c' does not exist.*'libproduct\.c'"):
+    with pytest.raises(LibraryError, match=r"libprodct.* does not exist.*'libproduct\.c'"):
         og.c_function(path.with_name("libprodct.c"))
     with pytest.raises(LibraryError, match=r"no function 'mull'.*Did you mean 'mul'\?"):
         og.c_function(path, "float mull(float, float)")
     with pytest.raises(LibraryError, match="is a folder"):
         og.c_function(path.parent, "float mul(float, float)")
     for wrong in (None, 3, b"lib.so", ["lib.so"]):
-        with pytest.raises(ArgumentError, match="it must be the path of a"):
+        with pytest.raises(ArgumentError, match="it must be the path"):
             og.c_function(wrong, "float mul(float, float)")
 
 
@@ -352,11 +314,8 @@ def test_files_that_are_no_library(tmp_path, compile_c):
     (tmp_path / "text.so").write_text("not a library\n" * 100)
     (tmp_path / "empty.so").touch()
     for name in ("only.so", "text.so", "empty.so"):
-        with pytest.raises(LibraryError, match=rf"{name}' .*") as caught:
+        with pytest.raises(LibraryError, match=rf"{name}' (cannot be loaded|is not a shared)"):
             og.c_function(tmp_path / name, "float mul(float, float)")
-        assert "cannot be loaded" in str(caught.value)
-    with pytest.raises(PrototypeError, match=r"the prototype of the function in '.*empty\.so'"):
-        og.c_function(tmp_path / "empty.so")
 
 
 @pytest.mark.parametrize("name", [b"a b", "größe/äé日本".encode(), b"not-\xff-utf8", b"q'\"\\d"])
@@ -375,87 +334,49 @@ def test_odd_paths_work(name, tmp_path):
         assert og.layers.Dense.from_config(layer.get_config()).arithmetic == arithmetic
 
 
-def test_a_missing_compiler_is_named(compile_c, monkeypatch):
-    monkeypatch.setenv("OPGRAFT_CC", "/nowhere/to/be/cc -m64")
-    with pytest.raises(CompileError, match=r"C compiler '/nowhere/to/be/cc'.*OPGRAFT_CC"):
-        og.c_function(compile_c(MUL))
-
-
 # ---- new processes -------------------------------------------------------------------------
 
 PARENT = """
-import json, os, signal, sys, time, traceback
+import json, os, signal, sys, traceback
 import keras, tensorflow
 
-def run(order):
-    os.setsid()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    out = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(out, 1), os.dup2(out, 2)
-    os.environ.update(order["environ"])
-    code = 1
+def run(code, output, environ):
+    signal.alarm(100)
+    for number, name in enumerate((os.devnull, output, output)):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND), number)
+    os.environ.update(environ)
     try:
-        exec(order["code"], {"__name__": "__main__"})
-        code = 0
+        exec(code, {})
     except BaseException:
         traceback.print_exc()
-    sys.stdout.flush(), sys.stderr.flush()
-    os._exit(code)
-
-def wait(pid, seconds):
-    for _ in range(int(seconds * 50)):
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return "too slow"
+        return 1
+    return sys.stdout.flush() or 0
 
 for line in sys.stdin:
-    order = json.loads(line)
-    if "code" in order:
-        answer = os.fork() or run(order)
-    else:
-        answer = wait(order["pid"], order["seconds"])
-    print(json.dumps(answer), flush=True)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(run(**json.loads(line)))
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 
 
-class Processes:
-    """New processes with TensorFlow imported and opgraft not, each ready in no time."""
-
-    def __init__(self, folder):
-        self.folder, self.outputs = folder, {}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.parent = subprocess.Popen([sys.executable, "-c", PARENT], **pipes)
-
-    def _ask(self, **order):
-        print(json.dumps(order), file=self.parent.stdin, flush=True)
-        return json.loads(self.parent.stdout.readline())
-
-    def start(self, code, **environ):
-        output = self.folder / f"output-{len(self.outputs)}"
-        settings = {"OPGRAFT_CACHE_DIR": str(self.folder / "cache"), **environ}
-        pid = self._ask(code=textwrap.dedent(code), output=str(output), environ=settings)
-        self.outputs[pid] = output
-        return pid
-
-    def result(self, pid, seconds=100):
-        """The exit code and all that was printed."""
-        code = self._ask(pid=pid, seconds=seconds)
-        return code, self.outputs[pid].read_text(errors="replace")
-
-    def run(self, code, **environ):
-        return self.result(self.start(code, **environ))
-
-
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory):
-    started = Processes(tmp_path_factory.mktemp("processes"))
-    yield started
-    started.parent.stdin.close()
-    started.parent.wait()
+def new_process(tmp_path_factory):
+    """Run code in a process of its own: its exit code, and all that it printed."""
+    folder = tmp_path_factory.mktemp("processes")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], **pipes)
+
+    def run(code, **environ):
+        output = folder / os.urandom(8).hex()
+        environ = {"OPGRAFT_CACHE_DIR": str(folder / "cache"), **environ}
+        order = {"code": textwrap.dedent(code), "output": str(output), "environ": environ}
+        print(json.dumps(order), file=parent.stdin, flush=True)
+        return int(parent.stdout.readline()), output.read_text(errors="replace")
+
+    yield run
+    parent.stdin.close()
+    parent.wait()
 
 
 @pytest.mark.parametrize(
@@ -469,10 +390,12 @@ def processes(tmp_path_factory):
         ("OPGRAFT_CACHE_DIR", "/dev/null", "'/dev/null' is not a folder"),
         ("OPGRAFT_CACHE_DIR", "/dev/null/below", "cannot be made"),
         ("OPGRAFT_CACHE_DIR", "/proc/nowhere", "cannot be made"),
+        ("OPGRAFT_CACHE_DIR", "/proc/sys", "cannot be written"),
         ("XDG_CACHE_HOME", "/dev/null/below", "cannot be made"),
         ("OPGRAFT_LIBRARY_PATH", "/nowhere:/", "'/nowhere' is not a folder"),
         ("OPGRAFT_CC", "cc 'unclosed", "is not a command"),
         ("OPGRAFT_CC", "   ", "names no command"),
+        ("OPGRAFT_CC", "/nowhere/to/be/cc -m64", "C compiler '/nowhere/to/be/cc' is not found"),
         ("OPGRAFT_CC", "true", "said nothing and wrote nothing"),
         ("OPGRAFT_CC", "false", "does not compile"),
         ("OPGRAFT_CORE", "/nowhere/core.so", "'/nowhere/core.so' is not a file"),
@@ -480,25 +403,20 @@ def processes(tmp_path_factory):
         ("OPGRAFT_THREADS", "2", "not known. Those that are: OPGRAFT_NUM_THREADS"),
     ],
 )
-def test_wrong_environment_variables_are_named(name, value, words, processes, compile_c):
-    environ = {name: value}
+def test_wrong_environment_variables_are_named(name, value, words, new_process, compile_c):
+    call = f"opgraft.c_function({str(compile_c(MUL))!r}, 'float mul(float, float)')"
+    code = f"import opgraft; {call}"
     if name == "XDG_CACHE_HOME":
-        code = "import os; del os.environ['OPGRAFT_CACHE_DIR']\n"
-        name = "OPGRAFT_CACHE_DIR"
-    else:
-        code = ""
-    path = compile_c(MUL + "// " + os.urandom(8).hex() + "\nint fresh = 1;\n")
-    exit_code, output = processes.run(
-        code + f"import opgraft; opgraft.c_function({str(path)!r}, 'float mul(float, float)')",
-        **environ,
-    )
-    last = next(line for line in output.splitlines() if "opgraft.errors." in line)
+        code = "import os; del os.environ['OPGRAFT_CACHE_DIR']\n" + code
+    cache = {"OPGRAFT_CACHE_DIR": str(compile_c("").parent / "cache")}  # nothing is compiled in it
+    exit_code, output = new_process(code, **{**cache, name: value})
     assert exit_code == 1
-    assert name in output[output.index(last) :]
-    assert words in output[output.index(last) :]
+    said = output[output.rindex("opgraft.errors.") :]
+    assert words in said
+    assert value == "false" or {"XDG_CACHE_HOME": "OPGRAFT_CACHE_DIR"}.get(name, name) in said
 
 
-def test_right_environment_variables_are_taken(processes, tmp_path, compile_c):
+def test_right_environment_variables_are_taken(new_process, tmp_path, compile_c):
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/cache \xff")
     settings = {"OPGRAFT_NUM_THREADS": "1", "OPGRAFT_VARIANT": "generic", "OPGRAFT_CC": "cc -w"}
     settings |= {"OPGRAFT_CACHE_DIR": odd, "OPGRAFT_LIBRARY_PATH": f"{tmp_path}:/"}
@@ -508,25 +426,12 @@ def test_right_environment_variables_are_taken(processes, tmp_path, compile_c):
         print(og.matmul(a, a, arithmetic=og.c_function({str(compile_c(MUL))!r})).numpy().tolist())
         og.show_config()
     """
-    exit_code, output = processes.run(code, **settings)
+    exit_code, output = new_process(code, **settings)
     assert exit_code == 0, output
     assert "[[7.0, 12.0], [18.0, 31.0]]" in output
     assert re.search(r"threads +1\b", output)
     assert re.search(r"variant +generic", output)
     assert os.listdir(odd)
-
-
-def test_an_unwritable_cache_is_an_error(processes, tmp_path, compile_c):
-    if os.geteuid() == 0:
-        pytest.skip("root writes everywhere")
-    (tmp_path / "locked").mkdir(mode=0o500)
-    exit_code, output = processes.run(
-        f"import opgraft; opgraft.c_function({str(compile_c(MUL))!r})",
-        OPGRAFT_CACHE_DIR=str(tmp_path / "locked"),
-    )
-    assert exit_code == 1
-    assert "opgraft.errors." in output
-    assert "OPGRAFT_CACHE_DIR" in output
 
 
 HUGE = """
@@ -549,9 +454,9 @@ HUGE = """
 """
 
 
-def test_sizes_beyond_all_memory_do_not_kill_the_process(processes, c_matmul, c_conv2d):
+def test_sizes_beyond_all_memory_do_not_kill_the_process(new_process, c_matmul, c_conv2d):
     paths = [entry.product.symbols[0].library for entry in (c_matmul, c_conv2d)]
-    exit_code, output = processes.run(HUGE.format(matmul=paths[0], conv2d=paths[1]))
+    exit_code, output = new_process(HUGE.format(matmul=paths[0], conv2d=paths[1]))
     assert exit_code == 0, output
     assert len(re.findall("refused|computed", output)) == 30
     assert output.strip().endswith("[[1.0]]")
@@ -562,7 +467,7 @@ def test_sizes_beyond_all_memory_do_not_kill_the_process(processes, c_matmul, c_
 USE = """
     import opgraft as og
     arithmetic = og.c_function({path!r}, "float mul(float, float)")
-    print(og.matmul([[3.0]], [[5.0]], arithmetic=arithmetic).numpy().item())
+    print(og.matmul([[3.0]], [[5.0]], arithmetic=arithmetic).numpy().item(), flush=True)
 """
 
 
@@ -580,57 +485,85 @@ def damage(path, kind):
 
 @pytest.mark.parametrize("kind", ["0", "10", "64", "1000", "5000", "one bit", "zeros"])
 @pytest.mark.parametrize("suffix", [".c", ".so"])
-def test_a_damaged_cache_is_made_anew(kind, suffix, processes, tmp_path, compile_c):
+def test_a_damaged_cache_is_made_anew(kind, suffix, new_process, tmp_path, compile_c):
     path, cache = compile_c(MUL), tmp_path / "cache"
     if suffix == ".so":
         subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "m.so", path], check=True)
         path = tmp_path / "m.so"
     use = USE.format(path=str(path))
-    assert processes.run(use, OPGRAFT_CACHE_DIR=str(cache)) == (0, "15.0\n")
+    assert new_process(use, OPGRAFT_CACHE_DIR=str(cache)) == (0, "15.0\n")
     (object_file,) = cache.glob("*.so")
     damage(object_file, kind)
-    assert processes.run(use, OPGRAFT_CACHE_DIR=str(cache)) == (0, "15.0\n")
-    assert processes.run(use, OPGRAFT_CACHE_DIR=str(cache)) == (0, "15.0\n")
+    assert new_process(use, OPGRAFT_CACHE_DIR=str(cache)) == (0, "15.0\n")
+    assert new_process(use, OPGRAFT_CACHE_DIR=str(cache)) == (0, "15.0\n")
 
 
-def test_a_cache_that_was_deleted_while_running(processes, tmp_path, compile_c):
-    code = (
-        USE
-        + """
+DELETE = """
     import shutil
     shutil.rmtree({cache!r})
     print(og.matmul([[3.0]], [[7.0]], arithmetic=arithmetic).numpy().item())
     again = og.c_function({path!r}, "float mul(float, float)", thread_safe=False)
     print(og.matmul([[2.0]], [[7.0]], arithmetic=again).numpy().item())
-    """
-    )
+"""
+
+
+def test_a_cache_that_was_deleted_while_running(new_process, tmp_path, compile_c):
     cache = str(tmp_path / "cache")
-    text = code.format(path=str(compile_c(MUL)), cache=cache)
-    assert processes.run(text, OPGRAFT_CACHE_DIR=cache) == (0, "15.0\n21.0\n14.0\n")
+    code = (USE + DELETE).format(path=str(compile_c(MUL)), cache=cache)
+    assert new_process(code, OPGRAFT_CACHE_DIR=cache) == (0, "15.0\n21.0\n14.0\n")
 
 
-def test_processes_that_compile_one_source_at_once(processes, tmp_path, compile_c):
-    use, cache = USE.format(path=str(compile_c(MUL))), str(tmp_path / "cache")
-    started = [processes.start(use, OPGRAFT_CACHE_DIR=cache) for _ in range(4)]
-    assert [processes.result(pid) for pid in started] == [(0, "15.0\n")] * 4
+AT_ONCE = """
+    import os
+    children = [os.fork()]
+    while children[-1] and len(children) < 4:
+        children.append(os.fork())
+    if children[-1]:
+        print([os.waitpid(pid, 0)[1] for pid in children], flush=True)
+        os._exit(0)
+"""
 
 
-def test_a_compilation_that_is_killed_leaves_a_usable_cache(processes, tmp_path, compile_c):
+def test_processes_that_compile_one_source_at_once(new_process, tmp_path, compile_c):
+    code = AT_ONCE + USE.format(path=str(compile_c(MUL)))
+    result = new_process(code, OPGRAFT_CACHE_DIR=str(tmp_path / "cache"))
+    assert result == (0, "15.0\n" * 4 + "[0, 0, 0, 0]\n")
+
+
+# Writes a part of the object, says so, and then takes its time.
+SLOW_COMPILER = """#!/bin/sh
+case "$*" in *-shared*)
+  head -c 3000 /dev/zero > "$(echo "$*" | sed 's/.*-o //; s/ .*//')"
+  touch '{mark}'
+  sleep 60
+esac
+exec cc "$@"
+"""
+
+
+KILLED = """
+    import os, pathlib, time
+    child = os.fork()
+    if child:
+        while not pathlib.Path({mark!r}).exists():
+            time.sleep(0.02)
+        os.killpg(child, 9)
+        print(os.waitpid(child, 0)[1], flush=True)
+        os._exit(0)
+    os.setsid()
+"""
+
+
+def test_a_compilation_that_is_killed_leaves_a_usable_cache(new_process, tmp_path, compile_c):
     slow, mark = tmp_path / "slow-cc", tmp_path / "compiling"
-    slow.write_text(f"#!/bin/sh\ncase \"$*\" in *-shared*) touch '{mark}'; head -c 3000 /dev/zero > "
-                    "\"$(echo \"$*\" | sed 's/.*-o //; s/ .*//')\"; sleep 60;; esac\nexec cc \"$@\"\n")  # fmt: skip
+    slow.write_text(SLOW_COMPILER.format(mark=mark))
     slow.chmod(0o755)
     use, cache = USE.format(path=str(compile_c(MUL))), str(tmp_path / "cache")
-    pid = processes.start(use, OPGRAFT_CACHE_DIR=cache, OPGRAFT_CC=str(slow))
-    for _ in range(3000):
-        if mark.exists():
-            break
-        time.sleep(0.02)
-    assert mark.exists()
-    os.killpg(pid, 9)
-    assert processes.result(pid)[0] == -9
+    killed = KILLED.format(mark=str(mark)) + use
+    result = new_process(killed, OPGRAFT_CACHE_DIR=cache, OPGRAFT_CC=str(slow))
+    assert result == (0, "9\n")
     before = time.monotonic()
-    assert processes.run(use, OPGRAFT_CACHE_DIR=cache) == (0, "15.0\n")
+    assert new_process(use, OPGRAFT_CACHE_DIR=cache) == (0, "15.0\n")
     assert time.monotonic() - before < 50  # it waited for nobody
 
 
@@ -658,8 +591,8 @@ FORKED = """
 """
 
 
-def test_a_forked_child_computes_and_so_does_its_parent(processes, c_matmul):
+def test_a_forked_child_computes_and_so_does_its_parent(new_process, c_matmul):
     path = c_matmul.product.symbols[0].library
     settings = {"OPGRAFT_NUM_THREADS": "3"}
-    exit_code, output = processes.run(FORKED.format(path=path), **settings)
+    exit_code, output = new_process(FORKED.format(path=path), **settings)
     assert (exit_code, output) == (0, "True\n0\n" * 3)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import opgraft as og
 from opgraft import reference, spec
-from opgraft.errors import ArgumentError, DtypeError, OpgraftError, UnsupportedError
+from opgraft.errors import ArgumentError, DtypeError, UnsupportedError
 
 rng = np.random.default_rng(81)
 
@@ -478,7 +478,15 @@ def test_a_process_without_the_function_says_what_to_import(tmp_path):
     assert "Import the module that defines it" in done.stderr
 
 
-def test_export_is_refused(tmp_path):
-    model = network(og.python_function(registered))
-    with pytest.raises(OpgraftError, match="export"):
-        model.export(tmp_path / "saved")
+def test_an_exported_model_is_refused_elsewhere(tmp_path):
+    model, x = network(og.python_function(registered)), whole(2, 4)
+    model.export(tmp_path / "saved", verbose=False)
+    code = f"""
+import opgraft, tensorflow as tf
+loaded = tf.saved_model.load({str(tmp_path / "saved")!r})
+print("computed", loaded.serve(tf.constant({x.tolist()})))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "pyfunc" in done.stderr
+    assert "computed" not in done.stdout

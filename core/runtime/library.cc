@@ -17,6 +17,14 @@
 
 namespace {
 
+// Deep binding: a library's own functions go before others of the same name in the process,
+// or a helper called `fmaf` would silently become libm's. (The sanitizers forbid it.)
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL;
+#else
+constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
+#endif
+
 struct State {
   std::mutex lock;
   std::string cache, search;
@@ -77,7 +85,7 @@ bool is_whole(const std::string &object) {
 // deleted at once; what is loaded stays.
 void *open_beside(const std::string &origin, const std::string &content) {
   std::string copy = origin + "." + std::to_string(getpid()) + ".opgraft";
-  void *handle = write_copy(copy, content) ? dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+  void *handle = write_copy(copy, content) ? dlopen(copy.c_str(), kOpenFlags) : nullptr;
   unlink(copy.c_str());
   return handle;
 }
@@ -127,7 +135,7 @@ og_status load(const og_function_spec &spec, const std::string &name, void **han
                    "folder that can be written",
                    origin.c_str(), copy.c_str(), std::strerror(errno));
   }
-  *handle = dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
+  *handle = dlopen(copy.c_str(), kOpenFlags);
   std::string why = *handle ? "" : dlerror();
   if (!*handle && !*spec.binary) *handle = open_beside(origin, content);
   if (!*handle)

@@ -1,7 +1,10 @@
 #include "rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "parallel.h"
 
@@ -52,12 +55,20 @@ std::string tensor_name(og_dtype dtype) {
 
 std::string text_of(const char *element, og_dtype dtype) {
   int64_t integer = 0;
+  uint64_t natural = 0;
+  if (dtype == OG_U64) {
+    std::memcpy(&natural, element, sizeof natural);
+    return std::to_string(natural);
+  }
   if (dtype >= OG_I8 && dtype < OG_F16 && og_convert(&integer, OG_I64, 1, element, dtype, 1, 1, 1) < 0)
     return std::to_string(integer);
   double value = 0;
   char text[32];
   og_convert(&value, OG_F64, 1, element, dtype, 1, 1, 0);
-  std::snprintf(text, sizeof text, "%.9g", value);
+  const bool whole = std::fabs(value) < 1e19 && std::nearbyint(value) == value;
+  std::snprintf(text, sizeof text, whole ? "%.0f" : "%.9g", value);
+  if (dtype == OG_F64 && !whole && std::strtod(text, nullptr) != value)
+    std::snprintf(text, sizeof text, "%.17g", value);
   return text;
 }
 

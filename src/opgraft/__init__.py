@@ -4,7 +4,16 @@ Train and evaluate Keras networks whose multiply-accumulate is yours, while the
 gradient stays the framework's own.
 """
 
-from opgraft import backends, environment, errors, gradients, layers, native, quantizers
+from opgraft import (
+    backends,
+    environment,
+    errors,
+    gradients,
+    layers,
+    native,
+    products,
+    quantizers,
+)
 from opgraft.arithmetic import Arithmetic, c_function, exact, python_function
 from opgraft.config import show_config, version
 from opgraft.ops import conv1d, conv2d, depthwise_conv2d, einsum_dense, matmul
@@ -19,6 +28,6 @@ __version__ = version()
 
 __all__ = [
     "Arithmetic", "c_function", "conv1d", "conv2d", "depthwise_conv2d", "einsum_dense", "errors",
-    "exact", "gradients", "layers", "matmul", "native", "python_function", "quantizers", "restore",
+    "exact", "gradients", "layers", "matmul", "native", "products", "python_function", "quantizers", "restore",
     "show_config", "swap", "version",
 ]  # fmt: skip

@@ -139,8 +139,10 @@ def c_function(
     """
     if not isinstance(thread_safe, bool):
         raise ArgumentError(f"thread_safe={thread_safe!r} must be True or False")
-    words = tuple(shlex.split(flags) if isinstance(flags, str) else flags)
-    symbols = loading.load(library, prototype, roles, thread_safe, words)
+    words = shlex.split(flags) if isinstance(flags, str) else flags
+    if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
+        raise ArgumentError(f"flags={flags!r} must be text, or a list of texts")
+    symbols = loading.load(library, prototype, roles, thread_safe, tuple(words))
     return Arithmetic(product=_joined(symbols), gradient=gradient)
 
 

@@ -202,9 +202,9 @@ def conv1d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=
     """
     x, kernel = _with_shape(x, kernel), _with_shape(kernel, x)
     for name, value in (("x", x), ("kernel", kernel)):
-        if _rank(value) not in (3, None):
+        if _rank(value) != 3:
             raise ArgumentError(
-                f"conv1d: {name} has the shape {tuple(value.shape)}; it needs 3 dimensions"
+                f"conv1d: {name} has the shape {value.shape}; it needs 3 dimensions"
             )
     first = spec.is_channels_first(data_format)
     axis = 2 if first else 1

@@ -229,6 +229,7 @@ def pair(value, name: str, channels_first: bool = False, least: int = 1) -> Pair
     Raises:
         ArgumentError: not such a form, or a number below `least`.
     """
+    value = _as_list(value)
     numbers = tuple(value) if isinstance(value, list | tuple) else (value,)
     numbers = tuple(_whole(number, name, value) for number in numbers)
     if len(numbers) == 4:
@@ -244,6 +245,11 @@ def pair(value, name: str, channels_first: bool = False, least: int = 1) -> Pair
     if min(numbers) < least:
         raise ArgumentError(f"{name}={value!r}: every number must be at least {least}")
     return numbers
+
+
+def _as_list(value):
+    """An array as the list that it stands for."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _whole(number, name: str, value) -> int:
@@ -290,6 +296,7 @@ def padding(value) -> Padding:
     Raises:
         ArgumentError: anything else, or a negative number.
     """
+    value = _as_list(value)
     if isinstance(value, str):
         if value.upper() in ("SAME", "VALID"):
             return value.upper()

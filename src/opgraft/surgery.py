@@ -21,6 +21,14 @@ from opgraft.spec import Contraction, Conv2D, MatMul
 
 Rule = str | type
 
+# Layers that multiply without a kernel of their own, or by several at once.
+_WITHOUT_KERNEL = (
+    keras.layers.AdditiveAttention,
+    keras.layers.Attention,
+    keras.layers.Dot,
+    keras.layers.MultiHeadAttention,
+)
+
 # Every layer that can be swapped, and the contraction it asks for.
 _CONTRACTIONS: dict[type, Contraction] = {
     layers.Dense: MatMul(),
@@ -53,10 +61,12 @@ def swap(model: keras.Model, arithmetic: Any, *, exclude: Iterable[Rule] = ()) -
         ArgumentError: no layer can be swapped, a rule or an exclusion matches
             nothing, or an arithmetic cannot serve a layer (all of them are listed).
 
-    A warning names the layers with weights to multiply that have no counterpart in
-    `og.layers` and were left exact. The model's functions are traced anew; other
+    Only products with a kernel are swapped: not those inside attention, nor
+    `keras.ops.matmul` in a Functional model. Without rules, a warning names the layers
+    that multiply, have no counterpart in `og.layers` and so stay exact. The model's functions are traced anew; other
     models that share its layers must be compiled again.
     """
+    _check_model(model)
     rules = _rules(arithmetic)
     candidates = _candidates(model)
     if not candidates:
@@ -64,8 +74,8 @@ def swap(model: keras.Model, arithmetic: Any, *, exclude: Iterable[Rule] = ()) -
             f"model '{model.name}' has no layer that can be swapped; those that can: "
             f"{', '.join(twin.__name__ for twin in _CONTRACTIONS)}"
         )
+    excluded = _exclusions(exclude)
     _check_matches("rule", rules, candidates)
-    excluded = list(exclude) if not isinstance(exclude, str | type) else [exclude]
     _check_matches("exclusion", excluded, candidates)
     plan = []
     for layer in candidates:
@@ -81,7 +91,7 @@ def swap(model: keras.Model, arithmetic: Any, *, exclude: Iterable[Rule] = ()) -
         _graft(layer, chosen)
     keras_private.forget_functions(model)
     if not isinstance(arithmetic, Mapping):
-        _warn_of_rest(model)
+        _warn_of_rest(model, candidates)
     return model
 
 
@@ -95,17 +105,33 @@ def restore(model: keras.Model) -> keras.Model:
         The same model.
 
     Raises:
-        ArgumentError: the model has no such layer.
+        ArgumentError: the model has no such layer, or one of a class that was derived
+            from a layer of `og.layers`.
     """
-    swapped = [layer for layer in keras_private.all_layers(model) if type(layer) in _CONTRACTIONS]
+    _check_model(model)
+    swapped = [layer for layer in _candidates(model) if isinstance(layer, layers.ArithmeticLayer)]
     if not swapped:
         raise ArgumentError(f"model '{model.name}' has no layer with an arithmetic to take out")
+    own = [_described(layer) for layer in swapped if type(layer) not in _CONTRACTIONS]
+    if own:
+        raise ArgumentError(
+            f"there is no Keras class to give these layers back to: {', '.join(own)}. Their classes "
+            "derive from og.layers; nothing was changed"
+        )
     for layer in swapped:
         del layer.arithmetic
         layer.__class__ = layers.native_layer(type(layer))
         layer.supports_jit = True
     keras_private.forget_functions(model)
     return model
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, keras.Layer):
+        raise ArgumentError(
+            f"model={model!r} is a {type(model).__name__}; it must be a Keras model. To swap in a "
+            "saved one, load it first: keras.models.load_model(path)"
+        )
 
 
 def _rules(arithmetic: Any) -> dict[Rule, Arithmetic]:
@@ -115,24 +141,47 @@ def _rules(arithmetic: Any) -> dict[Rule, Arithmetic]:
         raise ArgumentError(
             "the rules are empty; map a layer's name, glob or class to an arithmetic"
         )
-    for rule in arithmetic:
-        _check_rule(rule)
-    return {rule: standardize(value) for rule, value in arithmetic.items()}
+    return {_rule(rule): _value(rule, value) for rule, value in arithmetic.items()}
 
 
-def _check_rule(rule: Any) -> None:
-    if not isinstance(rule, str) and not (isinstance(rule, type) and issubclass(rule, keras.Layer)):
-        raise ArgumentError(
-            f"the rule {rule!r} must be a layer's name, a glob over names or a class"
-        )
+def _value(rule: Rule, value: Any) -> Arithmetic:
+    try:
+        return standardize(value)
+    except ArgumentError as error:
+        raise ArgumentError(f"rule {_shown(rule)}: {error}") from None
 
 
-def _candidates(model: keras.Model) -> list[keras.Layer]:
+def _exclusions(exclude: Any) -> list[Rule]:
+    if isinstance(exclude, str | type):
+        exclude = [exclude]
+    if not isinstance(exclude, Iterable):
+        raise ArgumentError(f"exclude={exclude!r} must be a list of names, globs or layer classes")
+    return [_rule(rule) for rule in exclude]
+
+
+def _rule(rule: Any) -> Rule:
+    """A rule as it is compared: a class of `og.layers` stands for its Keras class."""
+    if rule in _CONTRACTIONS:
+        return layers.native_layer(rule)
+    if isinstance(rule, str) or (isinstance(rule, type) and issubclass(rule, keras.Layer)):
+        return rule
+    raise ArgumentError(f"the rule {rule!r} must be a layer's name, a glob over names or a class")
+
+
+def _shown(rule: Any) -> str:
+    return f"'{rule.__name__ if isinstance(rule, type) else rule}'"
+
+
+def _described(layer: Any) -> str:
+    return f"{layer.name} ({type(layer).__name__})"
+
+
+def _candidates(model: keras.Layer) -> list[keras.Layer]:
     """Layers that can be swapped, or are already."""
     return [
         layer
         for layer in keras_private.all_layers(model)
-        if type(layer) in _TWINS or type(layer) in _CONTRACTIONS
+        if type(layer) in _TWINS or isinstance(layer, layers.ArithmeticLayer)
     ]
 
 
@@ -159,12 +208,10 @@ def _choose(rules: Mapping[Rule, Arithmetic], layer: keras.Layer) -> Arithmetic 
 
 def _check_matches(what: str, rules: Iterable[Rule], candidates: list[keras.Layer]) -> None:
     for rule in rules:
-        _check_rule(rule)
         if not any(_matches(rule, layer) for layer in candidates):
-            shown = rule if isinstance(rule, str) else rule.__name__
-            names = ", ".join(f"{layer.name} ({type(layer).__name__})" for layer in candidates)
+            names = ", ".join(map(_described, candidates))
             raise ArgumentError(
-                f"the {what} '{shown}' matches no layer that can be swapped. Those of this "
+                f"the {what} {_shown(rule)} matches no layer that can be swapped. Those of this "
                 f"model: {names}"
             )
 
@@ -176,7 +223,7 @@ def _check_plan(plan: list[tuple[keras.Layer, Arithmetic]]) -> None:
             layers.check_not_quantized(layer)
             arithmetic.check(_contraction(layer))
         except OpgraftError as error:
-            problems.append(f"{layer.name} ({type(layer).__name__}): {error}")
+            problems.append(f"{_described(layer)}: {error}")
     if problems:
         raise ArgumentError(
             "the arithmetic cannot serve these layers; nothing was changed:\n  - "
@@ -188,7 +235,7 @@ def _check_plan(plan: list[tuple[keras.Layer, Arithmetic]]) -> None:
 
 def _contraction(layer: keras.Layer):
     twin = _TWINS.get(type(layer), type(layer))
-    kind = _CONTRACTIONS[twin]
+    kind = next(_CONTRACTIONS[base] for base in twin.__mro__ if base in _CONTRACTIONS)
     if isinstance(kind, Conv2D):
         rate = layer.dilation_rate
         return Conv2D(dilations=(1, rate[0]) if len(rate) == 1 else tuple(rate))
@@ -202,13 +249,12 @@ def _graft(layer: keras.Layer, arithmetic: Arithmetic) -> None:
     layer.set_arithmetic(arithmetic)
 
 
-def _warn_of_rest(model: keras.Model) -> None:
-    """Nothing stays exact unseen: name the layers that multiply and were not swapped."""
-    multiplying = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Conv1D.__mro__[1])
+def _warn_of_rest(model: keras.Layer, candidates: list[keras.Layer]) -> None:
+    """Nothing stays exact unseen: name the layers that multiply and could not be swapped."""
     left = [
-        f"{layer.name} ({type(layer).__name__})"
+        _described(layer)
         for layer in keras_private.all_layers(model)
-        if type(layer) not in _CONTRACTIONS and _multiplies(layer, multiplying)
+        if layer not in candidates and _multiplies(layer)
     ]
     if left:
         warnings.warn(
@@ -218,8 +264,8 @@ def _warn_of_rest(model: keras.Model) -> None:
         )
 
 
-def _multiplies(layer: keras.Layer, known: tuple[type, ...]) -> bool:
-    if isinstance(layer, known):
+def _multiplies(layer: keras.Layer) -> bool:
+    if isinstance(layer, _WITHOUT_KERNEL):
         return True
     own = [weight for weight in layer.weights if "kernel" in weight.name]
     return bool(own) and not list(keras_private.sublayers(layer))

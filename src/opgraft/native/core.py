@@ -56,8 +56,14 @@ def core() -> ctypes.CDLL:
             f"the compiled core '{CORE_PATH}' is missing: this copy of opgraft was not built. "
             "Install it with `pip install .` from the source, and do not import it from src/"
         )
-    library = ctypes.CDLL(str(CORE_PATH), mode=ctypes.RTLD_GLOBAL)
-    found = library.og_abi_version()
+    try:
+        library = ctypes.CDLL(str(CORE_PATH), mode=ctypes.RTLD_GLOBAL)
+        found = library.og_abi_version()
+    except (OSError, AttributeError) as error:
+        raise LibraryError(
+            f"'{CORE_PATH}' is not a core of opgraft: {error}. Reinstall opgraft, or correct "
+            "OPGRAFT_CORE if it is set"
+        ) from None
     if found != ABI_VERSION:
         raise LibraryError(
             f"the compiled core '{CORE_PATH}' has ABI {found}, this package needs {ABI_VERSION}. "

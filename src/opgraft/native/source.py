@@ -49,7 +49,13 @@ def compile_source(path: str | os.PathLike, flags: tuple[str, ...]) -> str:
 @contextlib.contextmanager
 def _locked(path: pathlib.Path) -> Iterator[None]:
     """One compilation of an object at a time, in any thread and process; a killed one lets go."""
-    with path.open("w") as file:
+    try:
+        file = path.open("w")
+    except OSError as why:
+        raise environment.error(
+            "OPGRAFT_CACHE_DIR", f"the cache '{path.parent}' cannot be written: {why.strerror}"
+        ) from None
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -66,7 +72,9 @@ def _is_whole(folder: pathlib.Path, name: str) -> bool:
 def _compile(command: list[str], path, folder: pathlib.Path, name: str) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         part = pathlib.Path(scratch) / "object.so"
-        _run([*command, "-shared", "-fPIC", "-o", str(part), str(path), "-lm"], path)
+        # Bsymbolic: a helper that happens to be named as one of libm's must stay the user's own.
+        link = ["-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", str(part), str(path), "-lm"]
+        _run([*command, *link], path)
         if not part.exists():
             raise CompileError(
                 f"the C compiler '{shlex.join(command)}' said nothing and wrote nothing for "
@@ -122,7 +130,7 @@ def find_prototype(
     if symbol is None:
         raise PrototypeError(
             f"'{path}' defines {len(found)} functions ({', '.join(found) or 'none'}); "
-            f"name one: {path}:SYMBOL"
+            f"name one ({path}:SYMBOL), or give its prototype"
         )
     raise PrototypeError(f"'{path}' has no function '{symbol}'. {near_names(symbol, found)}")
 

@@ -15,7 +15,7 @@ _NUMPY_NAMES = {
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class CSymbol:
     """One C function: where it lives, and how it is called.
 
@@ -41,6 +41,9 @@ class CSymbol:
     kind: str
     address: int = 0
     thread_safe: bool = True
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.symbol} of {self.library or 'this process'}>"
 
     def spec(self) -> core.FunctionSpec:
         text = (self.library, self.hash, self.binary, self.symbol, self.plan)

@@ -185,8 +185,11 @@ def _as_dtype(array: np.ndarray, dtype: np.dtype, function: Callable) -> np.ndar
     """Floating results may be rounded to a floating dtype; all others must keep their values."""
     if "float" in array.dtype.name and "float" in dtype.name:
         return array.astype(dtype, copy=False)
-    if array.dtype.kind in "biuf" and np.array_equal(array.astype(dtype), array):
-        return array.astype(dtype, copy=False)
+    if array.dtype.kind in "biuf":
+        with np.errstate(invalid="ignore"):  # a NaN becomes some integer, which is not equal
+            kept = array.astype(dtype, copy=False)
+        if np.array_equal(kept, array):
+            return kept
     raise ArgumentError(
         f"the Python function {describe(function)} returned {array.dtype} for operands of {dtype}, "
         f"which cannot hold it; return values that {dtype} holds exactly"
