@@ -1,5 +1,7 @@
 #include "conv2d.h"
 
+#include "float_environment.h"
+
 namespace og {
 
 ImageStrides::ImageStrides(int64_t h, int64_t w, int64_t channels, bool channels_first)
@@ -51,6 +53,7 @@ extern "C" og_status og_conv2d_run(const og_call *call, const og_conv2d_spec *s,
     og_fill(out, call->result_dtype, 0, outputs);
     return OG_OK;
   }
+  FloatEnvironment environment;
   auto run = call->function->kind == Kind::conv2d ? run_direct : run_im2col;
   return run(*call, *s, input, kernel, out, static_cast<char *>(scratch), message);
 }

@@ -1,6 +1,7 @@
 // Matrix products through the user's function: transposes and casts are ours.
 #include <algorithm>
 
+#include "float_environment.h"
 #include "rows.h"
 
 using namespace og;
@@ -104,6 +105,7 @@ extern "C" og_status og_matmul_run(const og_call *call, const og_matmul_spec *s,
     og_fill(out, call->result_dtype, 0, s->m * s->n * s->batches);
     return OG_OK;
   }
+  FloatEnvironment environment;
   MatmulPlan plan = plan_matmul(*call, *s);
   for (int64_t i = 0; i < s->batches; i++) {
     int64_t ai = s->a_index ? s->a_index[i] : i, bi = s->b_index ? s->b_index[i] : i;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../generic/internal.h"
+#include "float_environment.h"
 
 namespace og {
 namespace {
@@ -59,6 +60,7 @@ class Pool {
 
  private:
   void help(int worker, int64_t seen) {
+    FloatEnvironment environment;
     for (;;) {
       Job *job;
       {

@@ -28,6 +28,6 @@ __version__ = version()
 
 __all__ = [
     "Arithmetic", "c_function", "conv1d", "conv2d", "depthwise_conv2d", "einsum_dense", "errors",
-    "exact", "gradients", "layers", "matmul", "native", "products", "python_function", "quantizers", "restore",
-    "show_config", "swap", "version",
+    "exact", "gradients", "layers", "matmul", "native", "products", "python_function",
+    "quantizers", "restore", "show_config", "swap", "version",
 ]  # fmt: skip

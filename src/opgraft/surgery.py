@@ -63,8 +63,8 @@ def swap(model: keras.Model, arithmetic: Any, *, exclude: Iterable[Rule] = ()) -
 
     Only products with a kernel are swapped: not those inside attention, nor
     `keras.ops.matmul` in a Functional model. Without rules, a warning names the layers
-    that multiply, have no counterpart in `og.layers` and so stay exact. The model's functions are traced anew; other
-    models that share its layers must be compiled again.
+    that multiply, have no counterpart in `og.layers` and so stay exact. The model's
+    functions are traced anew; other models that share its layers must be compiled again.
     """
     _check_model(model)
     rules = _rules(arithmetic)
@@ -109,14 +109,14 @@ def restore(model: keras.Model) -> keras.Model:
             from a layer of `og.layers`.
     """
     _check_model(model)
-    swapped = [layer for layer in _candidates(model) if isinstance(layer, layers.ArithmeticLayer)]
+    swapped = [v for v in _candidates(model) if isinstance(v, layers.ArithmeticLayer)]
     if not swapped:
         raise ArgumentError(f"model '{model.name}' has no layer with an arithmetic to take out")
     own = [_described(layer) for layer in swapped if type(layer) not in _CONTRACTIONS]
     if own:
         raise ArgumentError(
-            f"there is no Keras class to give these layers back to: {', '.join(own)}. Their classes "
-            "derive from og.layers; nothing was changed"
+            f"there is no Keras class to give these layers back to: {', '.join(own)}. Their "
+            "classes derive from og.layers; nothing was changed"
         )
     for layer in swapped:
         del layer.arithmetic
