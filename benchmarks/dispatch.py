@@ -139,8 +139,8 @@ def side_by_side(busy, rounds: int) -> list[tuple]:
 
 def large_buffers(plain, call, rounds: int) -> list[tuple]:
     """64 MB in, 64 MB out."""
-    a = tf.random.normal((2**18, 64))
-    b = tf.random.normal((64, 64))
+    a = tf.random.normal((2**17, 128))
+    b = tf.random.normal((128, 128))
     run = tf.function(lambda a, b: og.matmul(a, b, arithmetic=plain))
     array_a, array_b, out = a.numpy(), b.numpy(), np.empty(a.shape, np.float32)
     ours, itself = median_times(

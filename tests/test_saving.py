@@ -319,6 +319,16 @@ def test_each_layer_keeps_its_own_arithmetic(c_matmul, c_both, tmp_path):
 # ---- libraries that are not what they were -------------------------------------
 
 
+FLOATS = ctypes.POINTER(ctypes.c_float)
+
+
+@ctypes.CFUNCTYPE(None, FLOATS, FLOATS, ctypes.c_int, ctypes.c_int, ctypes.c_int, FLOATS)
+def in_memory(a, b, m, k, n, out):
+    """A C function of this process that lies in no file."""
+    left, right = np.ctypeslib.as_array(a, (m, k)), np.ctypeslib.as_array(b, (k, n))
+    np.ctypeslib.as_array(out, (m, n))[:] = left @ right
+
+
 @pytest.fixture(scope="module")
 def displaced(tmp_path_factory):
     """Models saved here, their libraries changed, deleted or moved, then a new process."""
@@ -339,6 +349,11 @@ def displaced(tmp_path_factory):
             build_library(library, 10 * factor)
         if case == "deleted":
             library.unlink()
+    paths.append(root / "memory" / "layers.keras")
+    paths[-1].parent.mkdir()
+    expected["memory"] = small_model(og.c_function(in_memory))
+    with pytest.warns(UserWarning, match="lives in the memory of this process only"):
+        expected["memory"].save(paths[-1])
     search = f"{root}:{root / 'elsewhere'}"
     outcomes, errors = loaded_elsewhere(paths, root / "result.npz", OPGRAFT_LIBRARY_PATH=search)
     return root, expected, outcomes, errors
@@ -397,23 +412,13 @@ def test_a_source_is_compiled_again_where_the_cache_is_empty(tmp_path):
     np.testing.assert_array_equal(np.array(outputs, "float32"), model(x).numpy())
 
 
-def test_a_function_in_memory_does_not_outlive_its_process(tmp_path):
-    floats = ctypes.POINTER(ctypes.c_float)
-
-    @ctypes.CFUNCTYPE(None, floats, floats, ctypes.c_int, ctypes.c_int, ctypes.c_int, floats)
-    def product(a, b, m, k, n, out):
-        left = np.ctypeslib.as_array(a, (m, k))
-        np.ctypeslib.as_array(out, (m, n))[:] = left @ np.ctypeslib.as_array(b, (k, n))
-
-    arithmetic = og.c_function(product)
-    model = keras.Sequential([keras.Input((4,)), og.layers.Dense(3, arithmetic=arithmetic)])
-    with pytest.warns(UserWarning, match="lives in the memory of this process only"):
-        model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras")  # this process still has it
-    x = np.random.default_rng(0).normal(size=(2, 4)).astype("float32")
-    np.testing.assert_array_equal(again(x), model(x))
-    path = tmp_path / "model.keras"
-    _, errors = loaded_elsewhere([path], tmp_path / "result.npz")
+def test_a_function_in_memory_does_not_outlive_its_process(displaced):
+    root, expected, _, errors = displaced
+    path = root / "memory" / "layers.keras"
+    again = keras.models.load_model(path)  # this process still has it
+    assert_same_bits(
+        outcome_of_model(again, inputs()), outcome_of_model(expected["memory"], inputs())
+    )
     kind, text = errors[os.fspath(path)]
     assert kind == "LibraryError"
     assert "it lived in the memory of the process that saved this model" in text

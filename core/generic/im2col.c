@@ -15,8 +15,36 @@ typedef struct {
 } tile;
 
 static void fill_taps(tile *t, int64_t taps) {
-  og_fill(t->to, t->columns_dtype, t->s->pad_value, taps * t->channels);
-  t->to += taps * t->channels * t->to_size;
+  int64_t count = taps * t->channels;
+  if (t->s->pad_value == 0)
+    memset(t->to, 0, (size_t)(count * t->to_size)); /* zero is zero bits in every dtype */
+  else
+    og_fill(t->to, t->columns_dtype, t->s->pad_value, count);
+  t->to += count * t->to_size;
+}
+
+/* `size` bytes that end where the `bytes` bytes end, and `size` that begin where they begin. */
+#define MOVE_BOTH_ENDS(size)                            \
+  {                                                     \
+    char head[size], tail[size];                        \
+    memcpy(head, from, size);                           \
+    memcpy(tail, from + bytes - size, size);            \
+    memcpy(to, head, size);                             \
+    memcpy(to + bytes - size, tail, size);              \
+  }
+
+/* A few taps are a few bytes: overlapping moves of a fixed size beat a call of memcpy. */
+static inline void copy_short(char *to, const char *from, size_t bytes) {
+  if (bytes > 32)
+    memcpy(to, from, bytes);
+  else if (bytes >= 16)
+    MOVE_BOTH_ENDS(16)
+  else if (bytes >= 8)
+    MOVE_BOTH_ENDS(8)
+  else if (bytes >= 4)
+    MOVE_BOTH_ENDS(4)
+  else
+    for (size_t i = 0; i < bytes; i++) to[i] = from[i];
 }
 
 /* The taps [first, last) of one kernel row, all inside the input; `x` is where tap 0 falls. */
@@ -24,7 +52,7 @@ static int64_t copy_taps(tile *t, int64_t line, int64_t x, int64_t first, int64_
   const og_conv2d_spec *s = t->s;
   if (t->copies) {
     size_t bytes = (size_t)((last - first) * t->channels * t->to_size);
-    memcpy(t->to, t->input + (line + (x + first) * t->pixel) * t->from_size, bytes);
+    copy_short(t->to, t->input + (line + (x + first) * t->pixel) * t->from_size, bytes);
     t->to += bytes;
     return -1;
   }
@@ -45,8 +73,11 @@ static int64_t clamp(int64_t value, int64_t least, int64_t most) {
 static int64_t copy_window(tile *t, int64_t image, int64_t y, int64_t x) {
   const og_conv2d_spec *s = t->s;
   const int64_t d = s->dilation_w;
-  int64_t first = clamp(x < 0 ? (-x + d - 1) / d : 0, 0, s->filter_w);
-  int64_t last = clamp(x < s->in_w ? (s->in_w - 1 - x) / d + 1 : 0, first, s->filter_w);
+  int64_t first = 0, last = s->filter_w;
+  if (x < 0 || x + (s->filter_w - 1) * d >= s->in_w) { /* at an edge; divisions are slow */
+    first = clamp(x < 0 ? (-x + d - 1) / d : 0, 0, s->filter_w);
+    last = clamp(x < s->in_w ? (s->in_w - 1 - x) / d + 1 : 0, first, s->filter_w);
+  }
   for (int64_t fy = 0; fy < s->filter_h; fy++) {
     int64_t iy = y + fy * s->dilation_h;
     if (iy < 0 || iy >= s->in_h) {
