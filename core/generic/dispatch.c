@@ -1,6 +1,10 @@
 /* Which variant runs: visible (og_variant) and forceable (og_select_variant). */
 #include <string.h>
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 #include "internal.h"
 
 static const og_variant_table *const tables[] = {
@@ -14,9 +18,17 @@ enum { TABLES = sizeof tables / sizeof *tables };
 const og_variant_table *og_active = &og_variant_generic;
 
 #ifdef __x86_64__
-#define FEATURES(X) X(sse4.2) X(popcnt) X(avx) X(avx2) X(fma) X(bmi2) X(f16c) X(avx512f)
+#define FEATURES(X) X(sse4.2) X(popcnt) X(avx) X(avx2) X(fma) X(bmi2) X(avx512f)
+
+/* Not every compiler's built-in knows this one. Its registers are those of AVX. */
+static int has_f16c(void) {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) && __builtin_cpu_supports("avx");
+}
+
 static int has_feature(const char *name) {
   __builtin_cpu_init();
+  if (!strcmp(name, "f16c")) return has_f16c();
 #define X(feature) \
   if (!strcmp(name, #feature)) return __builtin_cpu_supports(#feature) != 0;
   FEATURES(X)
@@ -47,6 +59,7 @@ const char *og_cpu_features(void) {
   if (has_feature(#feature)) append(found, #feature);
   FEATURES(X)
 #undef X
+  if (has_feature("f16c")) append(found, "f16c");
   return strcpy(list, found);
 }
 
