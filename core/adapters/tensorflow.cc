@@ -5,8 +5,6 @@
 // tensors' own memory to the core; nothing is copied unless the user's function
 // needs another layout or element type. Shape functions of the C API cannot
 // read these attributes, so static shapes come from Python.
-#include <sys/mman.h>
-
 #include <algorithm>
 
 #include "tensorflow_api.h"
@@ -54,16 +52,6 @@ std::string text_of(const std::vector<int64_t> &shape) {
   return text + ")";
 }
 
-// TensorFlow returns large buffers to the system at once, so a large output is always fresh
-// memory: the faults on its small pages cost more than many a C function. Advice only.
-void prefer_large_pages(void *data, size_t bytes) {
-  constexpr uintptr_t kPage = 2 << 20;
-  uintptr_t first = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
-  uintptr_t last = (reinterpret_cast<uintptr_t>(data) + bytes) / kPage * kPage;
-  if (bytes >= 2 * kPage && first < last)
-    madvise(reinterpret_cast<void *>(first), last - first, MADV_HUGEPAGE);
-}
-
 Tensor allocate(TF_OpKernelContext *context, TF_DataType type, const std::vector<int64_t> &shape,
                 og_dtype dtype, const Status &status) {
   int64_t bytes = static_cast<int64_t>(og_dtype_size(dtype));
@@ -72,10 +60,8 @@ Tensor allocate(TF_OpKernelContext *context, TF_DataType type, const std::vector
       set(status, OG_INVALID_ARGUMENT, "opgraft: a result of the shape " + text_of(shape) + " is too large");
       return nullptr;
     }
-  Tensor tensor(TF_AllocateOutput(context, 0, type, shape.data(), static_cast<int>(shape.size()),
+  return Tensor(TF_AllocateOutput(context, 0, type, shape.data(), static_cast<int>(shape.size()),
                                   static_cast<size_t>(bytes), status.get()));
-  if (ok(status)) prefer_large_pages(TF_TensorData(tensor.get()), static_cast<size_t>(bytes));
-  return tensor;
 }
 
 // Uninitialised, aligned for any element type and vector.
