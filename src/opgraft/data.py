@@ -230,7 +230,7 @@ def _reachable(url: str) -> bool:
         except urllib.error.HTTPError:
             answers.append(True)  # a refusal of this address is an answer
         except OSError:
-            pass
+            return  # no answer
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()

@@ -8,6 +8,7 @@ and the gradients are the very operations that TensorFlow's own would be.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 
 import tensorflow as tf
@@ -132,26 +133,29 @@ def _side(c: Conv2D, axis: int, x, kernel):
 
 def input_vjp(c: Contraction, upstream, left, right) -> tf.Tensor:
     """Gradient of the exact contraction for its first operand."""
-    with tf.name_scope(_NAMES[type(c)][0]):
-        if isinstance(c, MatMul):
-            if _is_plain(left, right):
-                return _matmul_left(c, upstream, right)
-            return _by_tape(c, upstream, left, right, 0)
-        assert isinstance(c, Conv2D)
-        rule = _conv_input if is_one_operation(c) else functools.partial(_by_tape, wanted=0)
-        return _or_zeros(c, upstream, left, lambda: rule(c, upstream, left, right))
+    return _vjp(c, upstream, (left, right), 0)
 
 
 def kernel_vjp(c: Contraction, upstream, left, right) -> tf.Tensor:
     """Gradient of the exact contraction for its second operand."""
-    with tf.name_scope(_NAMES[type(c)][1]):
+    return _vjp(c, upstream, (left, right), 1)
+
+
+def _vjp(c: Contraction, upstream, operands, wanted: int) -> tf.Tensor:
+    with tf.name_scope(_NAMES[type(c)][wanted]):
         if isinstance(c, MatMul):
-            if _is_plain(left, right):
-                return _matmul_right(c, upstream, left)
-            return _by_tape(c, upstream, left, right, 1)
-        assert isinstance(c, Conv2D)
-        rule = _conv_kernel if is_one_operation(c) else functools.partial(_by_tape, wanted=1)
-        return _or_zeros(c, upstream, right, lambda: rule(c, upstream, left, right))
+            rule = _MATMUL_RULES[wanted] if _are_matrices(*operands) else None
+        else:
+            rule = _CONV_RULES[wanted] if is_one_operation(c) else None
+
+        def compute():
+            if rule is None:
+                return _by_tape(c, upstream, operands, wanted)
+            return rule(c, upstream, *operands)
+
+        if isinstance(c, Conv2D):
+            return _or_zeros(c, upstream, operands[wanted], compute)
+        return compute()
 
 
 def _or_zeros(c: Conv2D, upstream, operand, compute) -> tf.Tensor:
@@ -181,19 +185,19 @@ _NAMES = {
 }
 
 
-def _is_plain(left, right) -> bool:
+def _are_matrices(left, right) -> bool:
     return left.shape.rank == 2 and right.shape.rank == 2
 
 
 # With A and B as stored, and A' and B' as multiplied, Y = A' B': dA' = dY B'ᵀ and dB' = A'ᵀ dY.
 # A transposed operand gets the transposed product, written without a transpose of its own.
-def _matmul_left(c: MatMul, upstream, b):
+def _matmul_left(c: MatMul, upstream, _, b):
     if c.transpose_a:
         return tf.linalg.matmul(b, upstream, transpose_a=c.transpose_b, transpose_b=True)
     return tf.linalg.matmul(upstream, b, transpose_b=not c.transpose_b)
 
 
-def _matmul_right(c: MatMul, upstream, a):
+def _matmul_right(c: MatMul, upstream, a, _):
     if c.transpose_b:
         return tf.linalg.matmul(upstream, a, transpose_a=True, transpose_b=c.transpose_a)
     return tf.linalg.matmul(a, upstream, transpose_a=not c.transpose_a)
@@ -228,14 +232,20 @@ def _conv_kernel(c: Conv2D, upstream, x, kernel):
     return raw(input=x, filter_sizes=sizes, out_backprop=upstream, **_conv_attributes(c))
 
 
-def _by_tape(c: Contraction, upstream, left, right, wanted: int) -> tf.Tensor:
+# For the first operand, for the second.
+_Rules = tuple[Callable[..., tf.Tensor], Callable[..., tf.Tensor]]
+_MATMUL_RULES: _Rules = (_matmul_left, _matmul_right)
+_CONV_RULES: _Rules = (_conv_input, _conv_kernel)
+
+
+def _by_tape(c: Contraction, upstream, operands, wanted: int) -> tf.Tensor:
     """VJP of the composition. In a graph, its forward is not used and is pruned."""
-    operands = [left, right]
+    operand = operands[wanted]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(operands[wanted])
-        exact = contract(c, left, right)
+        tape.watch(operand)
+        exact = contract(c, *operands)
     gradient = tape.gradient(
-        exact, operands[wanted], upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        exact, operand, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
-    gradient.set_shape(operands[wanted].shape)
+    gradient.set_shape(operand.shape)
     return gradient
