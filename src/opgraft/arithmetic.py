@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import keras
 
 from opgraft import gradients, values
-from opgraft.errors import ArgumentError
+from opgraft.errors import ArgumentError, UnsupportedError
 from opgraft.native import loading
 from opgraft.products import CFunction, Exact, Product, PythonFunction
 from opgraft.quantizers import Quantizer, identity
@@ -62,6 +62,13 @@ class Arithmetic(values.Value):
 
     def check(self, contraction: Contraction) -> None:
         """Raise `UnsupportedError` for a contraction that it cannot compute."""
+        for name, quantizer in (("input", self.input), ("kernel", self.kernel)):
+            if quantizer != identity:  # ignoring it would compute something else, unseen
+                raise UnsupportedError(
+                    f"Arithmetic({name}={quantizer!r}): {type(self.product).__name__} takes its "
+                    "operands as they are, and no quantizer but Identity is applied yet. Quantize "
+                    "the tensor before the operation"
+                )
         self.product.check(contraction)
 
     def get_config(self) -> dict[str, Any]:

@@ -80,10 +80,9 @@ class PythonFunction(Product):
         for name, plain in (("strides", (1, 1)), ("dilations", (1, 1))):
             if getattr(contraction, name) != plain and name not in self.extra_parameters:
                 raise UnsupportedError(
-                    f"the Python function {describe(self.function)} has no parameter {name}, "
-                    "and the "
-                    f"call has {name}={getattr(contraction, name)}. Add the parameter, or give a "
-                    "function of two matrices, which serves every convolution"
+                    f"the Python function {describe(self.function)} has no parameter {name}, and "
+                    f"the call has {name}={getattr(contraction, name)}. Add the parameter, or give "
+                    "a function of two matrices, which serves every convolution"
                 )
 
     def compute(self, contraction: Contraction, left: np.ndarray, right: np.ndarray) -> np.ndarray:
