@@ -1,97 +1,21 @@
-"""The case table: contractions with operand shapes, and the values that tests give them.
-
-One table feeds the tests of forward, gradient, unknown sizes and dtypes. Sizes
-are small, because the meaning of a case is a loop nest in Python; they are odd
-and even and never square, because a square cannot see a swapped axis.
-"""
+"""The case table as the tests use it: computed through the public operations, as parameters."""
 
 import dataclasses
-import functools
-import itertools
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 
-import numpy as np
 import pytest
 
 import opgraft as og
-from opgraft import reference
-from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
-
-Shape = tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A contraction and the shapes of its two operands."""
-
-    contraction: Contraction
-    left: Shape
-    right: Shape
-
-    @property
-    def id(self) -> str:
-        c = self.contraction
-        words = [c.type_name, _sizes(self.left), _sizes(self.right)]
-        if isinstance(c, MatMul):
-            words += [name for name in ("transpose_a", "transpose_b") if getattr(c, name)]
-            return "-".join(words)
-        words.append(
-            c.padding if isinstance(c.padding, str) else f"pad{_sizes(sum(c.padding, ()))}"
-        )
-        for letter, pair in (("s", c.strides), ("d", c.dilations)):
-            words += [letter + _sizes(pair)] if pair != (1, 1) else []
-        words += [f"g{c.groups}"] if c.groups > 1 else []
-        words += ["channels_first"] if c.channels_first else []
-        words += [f"value{c.pad_value:g}"] if c.pad_value else []
-        return "-".join(words)
-
-    @property
-    def output(self) -> Shape:
-        return self.contraction.output_shape(self.left, self.right)
-
-    def _random(self, salt: str) -> np.random.Generator:
-        return np.random.default_rng(zlib.crc32(f"{self.id} {salt}".encode()))
-
-    def integers(self, salt: str = "") -> tuple[np.ndarray, np.ndarray]:
-        """Operands of small integers: every sum of their products is exact in float32."""
-        draw = self._random(salt).integers
-        return draw(-3, 4, self.left), draw(-3, 4, self.right)
-
-    def normals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Random normal float32 operands."""
-        draw = self._random("normal").standard_normal
-        return draw(self.left, np.float32), draw(self.right, np.float32)
-
-    def upstream(self) -> np.ndarray:
-        """A random normal float32 gradient of the output."""
-        return self._random("upstream").standard_normal(self.output, np.float32)
-
-    def integer_upstream(self) -> np.ndarray:
-        return self._random("upstream").integers(-2, 3, self.output)
-
-
-def _sizes(numbers: Iterable[int]) -> str:
-    return "x".join(map(str, numbers))
-
-
-# ---- what a case means, and how it is computed ---------------------------------------
-
-
-def meaning(case: Case, multiply: Callable, left: np.ndarray, right: np.ndarray,
-            total: type = np.float64) -> np.ndarray:  # fmt: skip
-    """The loop nest of `opgraft.reference`, in NumPy."""
-    if isinstance(case.contraction, Conv2D):
-        return reference.conv2d(case.contraction, left, right, multiply, total)
-    product = functools.partial(reference.matmul, multiply=multiply, total=total)
-    return reference.by_matmul(case.contraction, left, right, product)
-
-
-@functools.cache
-def exact_meaning(case: Case) -> np.ndarray:
-    """The meaning of the case's small integers under ordinary multiplication, in float64."""
-    left, right = (operand.astype(np.float64) for operand in case.integers())
-    return meaning(case, np.multiply, left, right)
+from opgraft.spec import Contraction, DepthwiseConv2D, MatMul
+from opgraft.verification.cases import (
+    CASES,
+    CONVOLUTIONS,
+    MATMULS,
+    SELECTION,
+    Case,
+    exact_meaning,
+    meaning,
+)
 
 
 def compute(contraction: Contraction, arithmetic, left, right):
@@ -111,150 +35,7 @@ def every(cases: Iterable[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", list(cases), ids=lambda case: case.id)
 
 
-# ---- the table -----------------------------------------------------------------------
-
-
-def _conv(x: Shape, kernel: Shape, **geometry) -> Case:
-    return Case(Conv2D(**geometry), x, kernel)
-
-
-def _depthwise(x: Shape, kernel: Shape, **geometry) -> Case:
-    return Case(DepthwiseConv2D(**geometry), x, kernel)
-
-
-STRIDES = ((1, 1), (2, 2), (2, 1))
-ASYMMETRIC = (((1, 0), (2, 1)), ((0, 2), (1, 0)), ((2, 1), (0, 1)))
-
-
-def _plain() -> Iterator[Case]:
-    """Kernels x strides x paddings; sizes, batches and channels take turns."""
-    kernels = ((1, 1), (2, 2), (3, 2), (2, 4), (3, 3), (5, 3), (4, 1), (1, 5))
-    images = itertools.cycle([(5, 8), (8, 5), (7, 6), (6, 9), (9, 7)])
-    batches = itertools.cycle([1, 3, 2, 1])
-    channels = itertools.cycle([(2, 3), (1, 4), (3, 2)])
-    explicit = itertools.cycle(ASYMMETRIC)
-    for kernel, strides, mode in itertools.product(kernels, STRIDES, ("SAME", "VALID", "EXPLICIT")):
-        ins, outs = next(channels)
-        padding = next(explicit) if mode == "EXPLICIT" else mode
-        x = (next(batches), *next(images), ins)
-        yield _conv(x, (*kernel, ins, outs), strides=strides, padding=padding)
-
-
-def _even_images() -> Iterator[Case]:
-    """Where symmetric padding instead of SAME shows: even sizes, odd kernels, stride 2."""
-    for size, kernel in (((8, 6), (3, 3)), ((6, 10), (3, 5)), ((4, 8), (5, 3)), ((8, 4), (1, 3))):
-        yield _conv((1, *size, 2), (*kernel, 2, 3), strides=(2, 2), padding="SAME")
-
-
-def _large_kernels() -> Iterator[Case]:
-    yield _conv((2, 2, 3, 2), (5, 4, 2, 3), padding="SAME")
-    yield _conv((1, 3, 2, 1), (4, 5, 1, 2), padding="SAME", strides=(2, 2))
-    yield _conv((1, 2, 3, 2), (3, 5, 2, 2), padding=((1, 2), (2, 1)))
-    yield _conv((1, 1, 4, 1), (5, 2, 1, 2), padding=((3, 2), (0, 1)), strides=(2, 1))
-    yield _conv((2, 2, 5, 2), (4, 3, 2, 3), padding="VALID")  # no output at all
-    yield _conv((1, 4, 2, 1), (2, 5, 1, 3), padding="VALID", strides=(2, 2))
-    yield _depthwise((1, 2, 3, 2), (4, 5, 2, 2), padding="SAME")
-    yield _conv((1, 3, 4, 2), (2, 3, 2, 2), padding="VALID", dilations=(3, 1))
-
-
-def _pad_values() -> Iterator[Case]:
-    yield _conv((1, 5, 4, 2), (3, 2, 2, 3), padding="SAME", pad_value=1.0)
-    yield _conv((2, 6, 7, 1), (3, 3, 1, 2), padding="SAME", pad_value=-2.0, strides=(2, 2))
-    yield _conv((1, 4, 6, 2), (2, 3, 2, 2), padding=((1, 0), (2, 1)), pad_value=3.0)
-    yield _conv(
-        (3, 5, 6, 2), (3, 1, 2, 2), padding=((0, 2), (0, 0)), pad_value=-1.0, strides=(2, 1)
-    )
-    yield _conv((1, 5, 6, 2), (3, 2, 2, 2), padding="VALID", pad_value=2.0)
-    yield _conv((1, 6, 5, 4), (3, 2, 2, 4), padding="SAME", pad_value=-1.0, groups=2)
-    yield _conv((1, 6, 5, 2), (2, 3, 2, 2), padding="SAME", pad_value=2.0, dilations=(2, 1))
-    yield _conv((1, 2, 5, 6), (3, 2, 2, 3), padding="SAME", pad_value=1.0, channels_first=True)
-    yield _depthwise((1, 5, 6, 3), (3, 2, 3, 2), padding="SAME", pad_value=-1.0, strides=(2, 2))
-
-
-def _dilations() -> Iterator[Case]:
-    sizes = itertools.cycle([(9, 8), (8, 11), (7, 10)])
-    dilations = itertools.cycle([(2, 2), (2, 1), (1, 3), (3, 2)])
-    kernels = itertools.cycle([(2, 3), (3, 2), (3, 3), (1, 2)])
-    explicit = itertools.cycle(ASYMMETRIC)
-    for strides, mode in itertools.product(STRIDES, ("SAME", "VALID", "EXPLICIT", "SAME")):
-        padding = next(explicit) if mode == "EXPLICIT" else mode
-        geometry = {"strides": strides, "padding": padding, "dilations": next(dilations)}
-        yield _conv((2, *next(sizes), 2), (*next(kernels), 2, 3), **geometry)
-    yield _conv((1, 6, 7, 2), (1, 1, 2, 3), padding="SAME", dilations=(2, 3))
-
-
-def _groups() -> Iterator[Case]:
-    for strides, padding in itertools.product(STRIDES, ("SAME", "VALID", ((1, 0), (0, 2)))):
-        yield _conv((2, 5, 6, 4), (3, 2, 2, 6), strides=strides, padding=padding, groups=2)
-    yield _conv((1, 6, 5, 3), (2, 3, 1, 3), padding="SAME", groups=3)
-    yield _conv((1, 5, 7, 6), (1, 1, 2, 9), padding="SAME", groups=3, strides=(2, 2))
-    yield _conv((3, 4, 5, 4), (2, 2, 1, 4), groups=4)
-    yield _conv((1, 7, 8, 4), (3, 2, 2, 4), padding="SAME", groups=2, dilations=(2, 1))
-    yield _conv((1, 8, 7, 4), (2, 3, 2, 2), groups=2, dilations=(1, 2), strides=(2, 2))
-    yield _conv((1, 4, 6, 5), (3, 3, 2, 4), padding="SAME", groups=2, channels_first=True)
-
-
-def _depthwises() -> Iterator[Case]:
-    kernels = itertools.cycle([(3, 3), (2, 3), (4, 2), (1, 3), (5, 1)])
-    shapes = itertools.cycle([((5, 8), 2), ((8, 5), 3), ((7, 6), 1)])
-    for multiplier, strides in itertools.product((1, 2, 3), STRIDES):
-        for padding in ("SAME", "VALID") if multiplier < 3 else ("SAME", ((1, 0), (2, 1))):
-            image, channels = next(shapes)
-            kernel = (*next(kernels), channels, multiplier)
-            yield _depthwise((2, *image, channels), kernel, strides=strides, padding=padding)
-    yield _depthwise((1, 8, 9, 2), (3, 2, 2, 2), padding="SAME", dilations=(2, 2))
-    yield _depthwise((1, 9, 8, 2), (2, 3, 2, 1), dilations=(2, 1), strides=(2, 2))
-    yield _depthwise((1, 3, 6, 5), (3, 2, 3, 2), padding="SAME", channels_first=True)
-    yield _depthwise((2, 2, 7, 6), (2, 3, 2, 1), strides=(2, 1), channels_first=True)
-
-
-def _channels_first() -> Iterator[Case]:
-    for strides, padding in itertools.product(STRIDES, ("SAME", "VALID", ((2, 1), (0, 1)))):
-        yield _conv((2, 3, 6, 7), (3, 2, 3, 2), strides=strides, padding=padding,
-                    channels_first=True)  # fmt: skip
-    yield _conv((1, 2, 5, 8), (1, 1, 2, 3), channels_first=True)
-    yield _conv((1, 2, 8, 7), (2, 3, 2, 2), padding="SAME", dilations=(2, 1), channels_first=True)
-    yield _conv((1, 2, 7, 9), (3, 2, 2, 2), strides=(2, 2), dilations=(1, 2), channels_first=True)
-
-
-def _no_images() -> Iterator[Case]:
-    yield _conv((0, 5, 6, 2), (3, 2, 2, 3), padding="SAME")
-    yield _conv((0, 6, 5, 4), (2, 3, 2, 4), strides=(2, 1), groups=2)
-    yield _conv((0, 2, 6, 5), (2, 3, 2, 3), padding="SAME", channels_first=True)
-    yield _conv((0, 7, 8, 2), (2, 3, 2, 3), padding="SAME", dilations=(2, 2))
-    yield _depthwise((0, 6, 5, 2), (3, 2, 2, 2), strides=(2, 2))
-
-
-def _matmul(
-    m: int, k: int, n: int, a: bool, b: bool, batch: tuple[Shape, Shape] = ((), ())
-) -> Case:
-    left = (*batch[0], *((k, m) if a else (m, k)))
-    right = (*batch[1], *((n, k) if b else (k, n)))
-    return Case(MatMul(a, b), left, right)
-
-
-def _matmuls() -> Iterator[Case]:
-    transposes = tuple(itertools.product((False, True), repeat=2))
-    for (m, k, n), (a, b) in itertools.product([(3, 5, 4), (1, 7, 2), (6, 2, 1)], transposes):
-        yield _matmul(m, k, n, a, b)
-    batches = (((2,), (2,)), ((3,), ()), ((), (2,)), ((2, 3), (2, 3)))
-    for batch, (a, b) in itertools.product(batches, transposes):
-        yield _matmul(2, 3, 4, a, b, batch)
-    yield _matmul(3, 4, 2, False, False, ((2, 1), (1, 3)))
-    yield _matmul(2, 3, 5, True, True, ((4, 1, 2), (3, 1)))
-    yield _matmul(2, 3, 2, False, True, ((1, 2), (3, 2)))
-    for m, k, n in ((3, 0, 4), (0, 3, 2), (3, 2, 0)):
-        yield _matmul(m, k, n, False, False)
-    yield _matmul(2, 0, 3, True, True, ((2,), ()))
-    yield _matmul(2, 3, 4, False, False, ((0,), ()))
-    yield _matmul(2, 3, 4, False, True, ((0,), (0,)))
-
-
-CONVOLUTIONS = [
-    *_plain(), *_even_images(), *_large_kernels(), *_pad_values(), *_dilations(), *_groups(),
-    *_depthwises(), *_channels_first(), *_no_images(),
+__all__ = [
+    "CASES", "CONVOLUTIONS", "MATMULS", "SELECTION", "Case", "compute", "every", "exact_meaning",
+    "meaning",
 ]  # fmt: skip
-MATMULS = list(_matmuls())
-CASES = CONVOLUTIONS + MATMULS
-# About one in six, of every kind: for what multiplies the table by dtypes or modes.
-SELECTION = CASES[::6]

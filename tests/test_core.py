@@ -45,7 +45,9 @@ def test_the_dtypes_are_those_of_the_header():
 
 
 def test_the_roles_are_those_of_python():
-    tables = (roles.POINTERS, roles.TEXTS, roles.MATMUL, roles.CONV2D)
+    tables = (
+        roles.POINTERS, roles.VJP_POINTERS, roles.TEXTS, roles.MATMUL, roles.CONV2D,
+    )  # fmt: skip
     assert set(core.roles()) == set(itertools.chain(*tables))
     assert len(core.roles()) == len(set(core.roles()))
 

@@ -88,7 +88,10 @@ def test_every_alias_of_every_role_binds(kind, table, role):
         assert bound_roles == list(parameters), alias
 
 
-@pytest.mark.parametrize("table", [roles.POINTERS, roles.TEXTS, roles.MATMUL, roles.CONV2D])
+@pytest.mark.parametrize(
+    "table",
+    [roles.POINTERS | roles.VJP_POINTERS, roles.TEXTS, roles.MATMUL, roles.CONV2D],
+)
 def test_no_alias_stands_for_two_roles(table):
     aliases = [alias for names in table.values() for alias in names.split()]
     assert len(aliases) == len(set(aliases))
@@ -97,7 +100,9 @@ def test_no_alias_stands_for_two_roles(table):
 
 
 def test_the_roles_are_those_of_the_core():
-    known = {*roles.POINTERS, *roles.TEXTS, *roles.MATMUL, *roles.CONV2D}
+    known = {
+        *roles.POINTERS, *roles.VJP_POINTERS, *roles.TEXTS, *roles.MATMUL, *roles.CONV2D,
+    }  # fmt: skip
     assert known == set(core.roles())
 
 

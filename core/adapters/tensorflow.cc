@@ -25,44 +25,10 @@ struct Kernel {
   void open(const Attributes &attributes, const Status &status) {
     attributes.type("T", &call.operand_dtype);
     output_type = attributes.type("Tout", &call.result_dtype);
-    std::string library = attributes.text("library"), hash = attributes.text("library_hash"),
-                binary = attributes.text("binary"), symbol = attributes.text("symbol"),
-                plan = attributes.text("plan");
-    int64_t address = attributes.integer("address");
-    og_function_spec spec = {library.c_str(), hash.c_str(), binary.c_str(), symbol.c_str(),
-                             plan.c_str(), reinterpret_cast<const void *>(address),
-                             attributes.flag("thread_safe")};
     read(attributes);
-    if (!ok(status)) return;
-    og_message message;
-    og_status code = og_function_open(&spec, &call.function, &message);
-    if (code) set(status, code, std::string("opgraft: ") + message.text);
+    if (ok(status)) call.function = open_function(attributes, status);
   }
 };
-
-std::vector<int64_t> shape_of(TF_Tensor *tensor) {
-  std::vector<int64_t> shape(static_cast<size_t>(TF_NumDims(tensor)));
-  for (size_t i = 0; i < shape.size(); i++) shape[i] = TF_Dim(tensor, static_cast<int>(i));
-  return shape;
-}
-
-std::string text_of(const std::vector<int64_t> &shape) {
-  std::string text = "(";
-  for (size_t i = 0; i < shape.size(); i++) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + ")";
-}
-
-Tensor allocate(TF_OpKernelContext *context, TF_DataType type, const std::vector<int64_t> &shape,
-                og_dtype dtype, const Status &status) {
-  int64_t bytes = static_cast<int64_t>(og_dtype_size(dtype));
-  for (int64_t size : shape)  // TensorFlow ends the process where this overflows
-    if (__builtin_mul_overflow(bytes, size, &bytes)) {
-      set(status, OG_INVALID_ARGUMENT, "opgraft: a result of the shape " + text_of(shape) + " is too large");
-      return nullptr;
-    }
-  return Tensor(TF_AllocateOutput(context, 0, type, shape.data(), static_cast<int>(shape.size()),
-                                  static_cast<size_t>(bytes), status.get()));
-}
 
 // Uninitialised, aligned for any element type and vector.
 struct Scratch {
@@ -95,7 +61,7 @@ struct MatMul : Kernel {
     out.push_back(spec.m);
     out.push_back(spec.n);
     flatten(a, b, a_index, b_index, &spec);
-    Tensor product = allocate(context, output_type, out, call.result_dtype, status);
+    Tensor product = allocate(context, 0, output_type, out, call.result_dtype, status);
     if (!ok(status)) return;
     og_message message;
     og_call here = call;
@@ -207,7 +173,7 @@ struct Conv2D : Kernel {
     if (code) return set(status, code, std::string("opgraft: ") + message.text);
     std::vector<int64_t> shape = {here.batch, here.out_h, here.out_w, here.out_ch};
     if (here.channels_first) shape = {here.batch, here.out_ch, here.out_h, here.out_w};
-    Tensor out = allocate(context, output_type, shape, call.result_dtype, status);
+    Tensor out = allocate(context, 0, output_type, shape, call.result_dtype, status);
     if (!ok(status)) return;
     Scratch scratch(prepared.scratch_bytes);
     code = og_conv2d_run(&prepared, &here, TF_TensorData(input), TF_TensorData(filter),
@@ -269,16 +235,6 @@ void compute(void *kernel, TF_OpKernelContext *context) {
 
 void destroy(void *kernel) { delete static_cast<Kernel *>(kernel); }
 
-// A graft: the value of one tensor, the gradient of a contraction of two others.
-void compute_graft(void *, TF_OpKernelContext *context) {
-  Status status(TF_NewStatus());
-  TF_Tensor *value = nullptr;
-  TF_GetInput(context, 2, &value, status.get());
-  Tensor owner(value);
-  if (ok(status)) TF_SetOutput(context, 0, value, status.get());
-  if (!ok(status)) TF_OpKernelContext_Failure(context, status.get());
-}
-
 // ---- registration -----------------------------------------------------------
 
 const char *const kTypes =
@@ -290,25 +246,23 @@ void unknown_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
 
 struct Op {
   const char *name;
-  std::vector<const char *> inputs, attributes;
+  std::vector<const char *> inputs, outputs, attributes;
   void *(*create)(TF_OpKernelConstruction *);
   void (*compute)(void *, TF_OpKernelContext *);
+  void (*destroy)(void *);
 };
 
 void register_op(const Op &op) {
   TF_OpDefinitionBuilder *builder = TF_NewOpDefinitionBuilder(op.name);
   for (const char *input : op.inputs) TF_OpDefinitionBuilderAddInput(builder, input);
-  TF_OpDefinitionBuilderAddOutput(builder, "output: Tout");
-  std::string types[2] = {std::string("T: ") + kTypes, std::string("Tout: ") + kTypes};
-  for (const std::string &type : types) TF_OpDefinitionBuilderAddAttr(builder, type.c_str());
+  for (const char *output : op.outputs) TF_OpDefinitionBuilderAddOutput(builder, output);
   for (const char *attribute : op.attributes) TF_OpDefinitionBuilderAddAttr(builder, attribute);
-  TF_OpDefinitionBuilderAddAttr(builder, "arithmetic: string");
   TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, unknown_shape);
   Status status(TF_NewStatus());
   TF_RegisterOpDefinition(builder, status.get());
   if (!ok(status)) return;  // loaded twice: the first registration stands
   TF_KernelBuilder *kernel =
-      TF_NewKernelBuilder(op.name, "CPU", op.create, op.compute, op.create ? destroy : nullptr);
+      TF_NewKernelBuilder(op.name, "CPU", op.create, op.compute, op.destroy);
   TF_RegisterKernelBuilder(op.name, kernel, status.get());
 }
 
@@ -319,21 +273,33 @@ std::vector<const char *> join(std::vector<const char *> first,
 }
 
 const bool registered = [] {
-  const std::vector<const char *> function = {
-      "library: string", "library_hash: string", "binary: string",      "symbol: string",
-      "plan: string",    "prototype: string",    "address: int = 0", "thread_safe: bool = true"};
-  const std::vector<const char *> conv = {
-      "strides: list(int)",   "padding: {'SAME', 'VALID', 'EXPLICIT'}",
-      "explicit_paddings: list(int)", "dilations: list(int)",
-      "groups: int = 1",      "data_format: {'NHWC', 'NCHW'}", "pad_value: string = '0.0'"};
-  const std::vector<const char *> images = {"input: T", "filter: T"};
-  register_op({"OpgraftMatMul", {"a: T", "b: T"},
+  static const std::string operand = std::string("T: ") + kTypes, result = std::string("Tout: ") + kTypes;
+  const std::vector<const char *> arithmetic = {operand.c_str(), result.c_str(), "arithmetic: string"};
+  const std::vector<const char *> library = {
+      "library: string", "library_hash: string", "binary: string", "symbol: string",
+      "plan: string", "prototype: string", "address: int = 0", "thread_safe: bool = true"};
+  const std::vector<const char *> function = join(library, arithmetic);
+  const std::vector<const char *> conv = join(
+      {"strides: list(int)", "padding: {'SAME', 'VALID', 'EXPLICIT'}",
+       "explicit_paddings: list(int)", "dilations: list(int)", "groups: int = 1",
+       "data_format: {'NHWC', 'NCHW'}", "pad_value: string = '0.0'"},
+      function);
+  const std::vector<const char *> images = {"input: T", "filter: T"}, output = {"output: Tout"};
+  register_op({"OpgraftMatMul", {"a: T", "b: T"}, output,
                join({"transpose_a: bool = false", "transpose_b: bool = false"}, function),
-               create_matmul, compute});
-  register_op({"OpgraftConv2D", images, join(conv, function), create_conv2d, compute});
-  register_op({"OpgraftDepthwiseConv2D", images, join(conv, function), create_depthwise, compute});
-  register_op({"OpgraftGraft", {"a: T", "b: T", "value: Tout"}, {"contraction: string"}, nullptr,
-               compute_graft});
+               create_matmul, compute, destroy});
+  register_op({"OpgraftConv2D", images, output, conv, create_conv2d, compute, destroy});
+  register_op({"OpgraftDepthwiseConv2D", images, output, conv, create_depthwise, compute, destroy});
+  register_op({"OpgraftGraft", {"a: T", "b: T", "value: Tout"}, output,
+               join({"contraction: string"}, arithmetic), nullptr, compute_graft, nullptr});
+  register_op({"OpgraftVjp", {"input: T", "kernel: T", "output: T", "upstream: T", "sizes: int64"},
+               {"grad_input: T", "grad_kernel: T"},
+               join({operand.c_str(), "writes_input: bool", "writes_kernel: bool"}, library),
+               create_vjp, compute_vjp, destroy_vjp});
+  register_op({"OpgraftCustomOp", {"inputs: Tin", "values: Tout"}, {"outputs: Tout"},
+               {"Tin: list(type) >= 0", "Tout: list(type) >= 1", "function: string",
+                "backward: list(func) >= 0 = []"},
+               nullptr, compute_custom, nullptr});
   return true;
 }();
 

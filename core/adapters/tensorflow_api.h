@@ -104,4 +104,52 @@ class Attributes {
   const Status &status_;
 };
 
+inline std::vector<int64_t> shape_of(TF_Tensor *tensor) {
+  std::vector<int64_t> shape(static_cast<size_t>(TF_NumDims(tensor)));
+  for (size_t i = 0; i < shape.size(); i++) shape[i] = TF_Dim(tensor, static_cast<int>(i));
+  return shape;
+}
+
+inline std::string text_of(const std::vector<int64_t> &shape) {
+  std::string text = "(";
+  for (size_t i = 0; i < shape.size(); i++) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + ")";
+}
+
+inline Tensor allocate(TF_OpKernelContext *context, int output, TF_DataType type, const std::vector<int64_t> &shape,
+                       og_dtype dtype, const Status &status) {
+  int64_t bytes = static_cast<int64_t>(og_dtype_size(dtype));
+  for (int64_t size : shape)  // TensorFlow ends the process where this overflows
+    if (__builtin_mul_overflow(bytes, size, &bytes)) {
+      set(status, OG_INVALID_ARGUMENT, "opgraft: a result of the shape " + text_of(shape) + " is too large");
+      return nullptr;
+    }
+  return Tensor(TF_AllocateOutput(context, output, type, shape.data(), static_cast<int>(shape.size()),
+                                  static_cast<size_t>(bytes), status.get()));
+}
+
+inline const og_function *open_function(const Attributes &attributes, const Status &status) {
+  std::string library = attributes.text("library"), hash = attributes.text("library_hash"),
+              binary = attributes.text("binary"), symbol = attributes.text("symbol"),
+              plan = attributes.text("plan");
+  int64_t address = attributes.integer("address");
+  og_function_spec spec = {library.c_str(), hash.c_str(), binary.c_str(), symbol.c_str(),
+                           plan.c_str(), reinterpret_cast<const void *>(address),
+                           attributes.flag("thread_safe")};
+  if (!ok(status)) return nullptr;
+  const og_function *function = nullptr;
+  og_message message;
+  og_status code = og_function_open(&spec, &function, &message);
+  if (code) set(status, code, std::string("opgraft: ") + message.text);
+  return function;
+}
+
+// ---- in tensorflow_gradients.cc ---------------------------------------------
+
+void compute_graft(void *, TF_OpKernelContext *context);
+void compute_custom(void *, TF_OpKernelContext *context);
+void *create_vjp(TF_OpKernelConstruction *context);
+void compute_vjp(void *kernel, TF_OpKernelContext *context);
+void destroy_vjp(void *kernel);
+
 }  // namespace og_tf

@@ -194,6 +194,20 @@ OG_EXPORT og_status og_conv2d_run(const og_call *call, const og_conv2d_spec *spe
                                   const void *input, const void *kernel, void *out, void *scratch,
                                   og_message *message);
 
+/* ---- gradients through the user's function -------------------------------- */
+
+/* Of plain, contiguous operands in the C function's element type, already
+ * padded. Gradients that the function does not write are null. `sizes` has one
+ * number for each of og_roles(), in that order. */
+typedef struct {
+  const void *input, *kernel, *output, *upstream;
+  void *grad_input, *grad_kernel;
+  const int64_t *sizes;
+} og_vjp_arguments;
+
+OG_EXPORT og_status og_vjp_run(const og_function *function, const og_vjp_arguments *arguments,
+                               og_message *message);
+
 #ifdef __cplusplus
 }
 #endif

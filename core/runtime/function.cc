@@ -3,6 +3,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "float_environment.h"
+
 namespace og {
 namespace {
 
@@ -83,10 +85,15 @@ int call_any(og_any_pointer function, const int64_t *i, const double *f) {
 }
 
 int64_t pointer_argument(const Parameter &p, const Arguments &arguments) {
-  const void *pointer = p.role == ROLE_input    ? arguments.input
-                        : p.role == ROLE_kernel ? arguments.kernel
-                                                : arguments.output;
-  return reinterpret_cast<int64_t>(pointer);
+  auto address = [](const void *pointer) { return reinterpret_cast<int64_t>(pointer); };
+  switch (p.role) {
+    case ROLE_input: return address(arguments.input);
+    case ROLE_kernel: return address(arguments.kernel);
+    case ROLE_upstream: return address(arguments.upstream);
+    case ROLE_grad_input: return address(arguments.grad_input);
+    case ROLE_grad_kernel: return address(arguments.grad_kernel);
+    default: return address(arguments.output);
+  }
 }
 
 double float_argument(const Parameter &p, const Arguments &arguments) {
@@ -133,7 +140,11 @@ og_status og_function::parse(const char *plan, og_message *message) {
                    plan, integers, floats, INTEGERS, FLOATS);
   returns_status = returns == "i32";
   kind = takes(ROLE_filter_h) || takes(ROLE_in_ch) ? Kind::conv2d : Kind::matmul;
-  if (!takes(ROLE_output)) {
+  if (takes(ROLE_upstream)) {
+    kind = Kind::vjp;
+    if (!takes(ROLE_grad_input) && !takes(ROLE_grad_kernel))
+      return og_fail(message, OG_INVALID_ARGUMENT, "plan '%s' writes no gradient", plan);
+  } else if (!takes(ROLE_output)) {
     kind = Kind::scalar;
     if (parameters.size() != 2 || !find_dtype(returns, &scalar_return))
       return og_fail(message, OG_INVALID_ARGUMENT, "plan '%s' has no output", plan);
@@ -192,6 +203,27 @@ extern "C" const char *og_roles(void) {
 }
 
 extern "C" const char *og_function_kind(const og_function *function) {
-  return function->kind == Kind::matmul ? "matmul"
-         : function->kind == Kind::conv2d ? "conv2d" : "scalar";
+  switch (function->kind) {
+    case Kind::matmul: return "matmul";
+    case Kind::conv2d: return "conv2d";
+    case Kind::vjp: return "vjp";
+    default: return "scalar";
+  }
+}
+
+extern "C" og_status og_vjp_run(const og_function *function, const og_vjp_arguments *given,
+                                og_message *message) {
+  if (function->kind != Kind::vjp)
+    return og_fail(message, OG_UNIMPLEMENTED, "%s takes no upstream gradient and is no VJP",
+                   function->symbol.c_str());
+  Arguments arguments;
+  arguments.input = given->input;
+  arguments.kernel = given->kernel;
+  arguments.upstream = given->upstream;
+  arguments.output = const_cast<void *>(given->output);  // the prototype says whether it is const
+  arguments.grad_input = given->grad_input;
+  arguments.grad_kernel = given->grad_kernel;
+  std::memcpy(arguments.values, given->sizes, sizeof arguments.values);
+  FloatEnvironment environment;
+  return function->call(arguments, message);
 }

@@ -11,7 +11,8 @@
 // X(role): every name that a parameter can have in a plan. Python owns the
 // aliases (opgraft/native/roles.py); a test holds the two lists together.
 #define OG_ROLES(X)                                                              \
-  X(input) X(kernel) X(output) X(batch) X(m) X(k) X(n) X(in_h) X(in_w) X(in_ch)  \
+  X(input) X(kernel) X(output) X(upstream) X(grad_input) X(grad_kernel)          \
+  X(batch) X(m) X(k) X(n) X(in_h) X(in_w) X(in_ch)                               \
   X(filter_h) X(filter_w) X(out_ch) X(out_h) X(out_w) X(stride_h) X(stride_w)    \
   X(stride) X(dilation_h) X(dilation_w) X(dilation) X(groups) X(pad_top)         \
   X(pad_bottom) X(pad_left) X(pad_right) X(pad_h) X(pad_w) X(pad) X(padding)     \
@@ -34,14 +35,15 @@ struct Parameter {
 
 // What one call passes: buffers, and the number that each role stands for.
 struct Arguments {
-  const void *input = nullptr, *kernel = nullptr;
-  void *output = nullptr;
+  const void *input = nullptr, *kernel = nullptr, *upstream = nullptr;
+  void *output = nullptr, *grad_input = nullptr, *grad_kernel = nullptr;
   const char *padding = "VALID";
   double pad_value = 0;
   int64_t values[ROLE_COUNT] = {};
 };
 
-enum class Kind { matmul, conv2d, scalar };
+// vjp: of a matrix product or a convolution, which only Python tells apart.
+enum class Kind { matmul, conv2d, scalar, vjp };
 
 }  // namespace og
 

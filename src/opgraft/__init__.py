@@ -16,6 +16,7 @@ from opgraft import (
 )
 from opgraft.arithmetic import Arithmetic, c_function, exact, python_function
 from opgraft.config import show_config, version
+from opgraft.custom_op import custom_op
 from opgraft.ops import conv1d, conv2d, depthwise_conv2d, einsum_dense, matmul
 from opgraft.surgery import restore, swap
 
@@ -27,7 +28,7 @@ backends.backend()
 __version__ = version()
 
 __all__ = [
-    "Arithmetic", "c_function", "conv1d", "conv2d", "depthwise_conv2d", "einsum_dense", "errors",
-    "exact", "gradients", "layers", "matmul", "native", "products", "python_function",
+    "Arithmetic", "c_function", "conv1d", "conv2d", "custom_op", "depthwise_conv2d",
+    "einsum_dense", "errors", "exact", "gradients", "layers", "matmul", "native", "products", "python_function",
     "quantizers", "restore", "show_config", "swap", "version",
 ]  # fmt: skip

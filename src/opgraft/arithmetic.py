@@ -1,7 +1,6 @@
 """`Arithmetic`, the one value that layers and operations take, and its short constructors."""
 
 import dataclasses
-import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -70,6 +69,7 @@ class Arithmetic(values.Value):
                     "the tensor before the operation"
                 )
         self.product.check(contraction)
+        self.gradient.of(self).check(contraction)
 
     def get_config(self) -> dict[str, Any]:
         """For Keras; warns of a function that no other process will find."""
@@ -144,12 +144,7 @@ def c_function(
         CompileError: the source does not compile.
         PrototypeError: the prototype does not parse or a parameter cannot be bound.
     """
-    if not isinstance(thread_safe, bool):
-        raise ArgumentError(f"thread_safe={thread_safe!r} must be True or False")
-    words = shlex.split(flags) if isinstance(flags, str) else flags
-    if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
-        raise ArgumentError(f"flags={flags!r} must be text, or a list of texts")
-    symbols = loading.load(library, prototype, roles, thread_safe, tuple(words))
+    symbols = loading.load_checked(library, prototype, roles, thread_safe, flags)
     return Arithmetic(product=_joined(symbols), gradient=gradient)
 
 

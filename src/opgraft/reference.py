@@ -123,3 +123,69 @@ def _batched(c: MatMul, a: np.ndarray, b: np.ndarray, product: Callable) -> np.n
         product(np.ascontiguousarray(a[i]), np.ascontiguousarray(b[i])) for i in np.ndindex(*batch)
     ]
     return np.reshape(out, (*batch, a.shape[-2], b.shape[-1]))
+
+
+# ---- gradients ---------------------------------------------------------------------
+
+
+def vjp(
+    c: Contraction, left: np.ndarray, right: np.ndarray, upstream: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The vector-Jacobian products of the exact contraction, in float64.
+
+    A contraction y = C(left, right) is linear in each operand. For `upstream`,
+    the gradient dy of a number with respect to y, these are the arrays with
+
+        <vjp[0], v> = <dy, C(v, right) - C(0, right)>   for every v like left,
+        <vjp[1], u> = <dy, C(left, u)>                  for every u like right.
+
+    (C(0, right) is not zero where the padding is not.) For y = A B that is
+    (dy Bᵀ, Aᵀ dy); for a convolution, sums over all outputs of dy times what the
+    operand's element was multiplied with. Exact on small integers.
+    """
+    left, right, upstream = (np.asarray(v, np.float64) for v in (left, right, upstream))
+    if isinstance(c, MatMul):
+        return _matmul_vjp(c, left, right, upstream)
+    assert isinstance(c, Conv2D)
+    return _conv2d_vjp(c, left, right, upstream)
+
+
+def _matmul_vjp(c: MatMul, a: np.ndarray, b: np.ndarray, upstream: np.ndarray):
+    a = np.swapaxes(a, -1, -2) if c.transpose_a else a
+    b = np.swapaxes(b, -1, -2) if c.transpose_b else b
+    ga = _unbroadcast(np.einsum("...ij,...kj->...ik", upstream, b), a.shape)
+    gb = _unbroadcast(np.einsum("...ik,...ij->...kj", a, upstream), b.shape)
+    return (
+        np.swapaxes(ga, -1, -2) if c.transpose_a else ga,
+        np.swapaxes(gb, -1, -2) if c.transpose_b else gb,
+    )
+
+
+def _unbroadcast(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The gradient of a broadcast operand, summed over where it was repeated."""
+    gradient = gradient.sum(tuple(range(gradient.ndim - len(shape))))
+    ones = tuple(i for i, size in enumerate(shape) if size == 1 and gradient.shape[i] != 1)
+    return gradient.sum(ones, keepdims=True)
+
+
+def _conv2d_vjp(c: Conv2D, x: np.ndarray, kernel: np.ndarray, upstream: np.ndarray):
+    """One kernel tap at a time: each is a product of two matrices per group."""
+    x, upstream = channels_last(c, x), channels_last(c, upstream)
+    pads = paddings(c, x, kernel)
+    padded = pad(x, pads, c.pad_value)
+    padded, taps, groups = as_grouped(c, padded, kernel)
+    batch, rows, columns, outs = upstream.shape
+    upstream = upstream.reshape(batch, rows, columns, groups, outs // groups)
+    taps = taps.reshape(*taps.shape[:3], groups, outs // groups)
+    gx, gk = np.zeros_like(padded), np.zeros_like(taps)
+    for i, j in np.ndindex(*taps.shape[:2]):
+        ys = i * c.dilations[0] + c.strides[0] * np.arange(rows)
+        xs = j * c.dilations[1] + c.strides[1] * np.arange(columns)
+        window = np.ix_(range(batch), ys, xs, range(x.shape[3]))
+        seen = padded[window].reshape(batch, rows, columns, groups, x.shape[3] // groups)
+        gk[i, j] = np.einsum("nyxgc,nyxgo->cgo", seen, upstream)
+        back = np.einsum("nyxgo,cgo->nyxgc", upstream, taps[i, j])
+        gx[window] += back.reshape(batch, rows, columns, x.shape[3])
+    (top, _), (first, _) = pads
+    gx = gx[:, top : top + x.shape[1], first : first + x.shape[2]]
+    return np.moveaxis(gx, 3, 1) if c.channels_first else gx, gk.reshape(kernel.shape)

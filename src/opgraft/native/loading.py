@@ -3,8 +3,9 @@
 import ctypes
 import os
 import pathlib
+import shlex
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from opgraft import environment
 from opgraft.errors import ArgumentError, LibraryError, PrototypeError
@@ -17,24 +18,38 @@ def is_native_callable(value) -> bool:
     return callables.is_numba_cfunc(value) or callables.is_ctypes_function(value)
 
 
+def load_checked(library, declared, roles, thread_safe, flags, bind=prototype.bind):
+    """`load`, for what a user wrote as `thread_safe` and `flags`.
+
+    Raises:
+        ArgumentError: they are not what they must be.
+    """
+    if not isinstance(thread_safe, bool):
+        raise ArgumentError(f"thread_safe={thread_safe!r} must be True or False")
+    words = shlex.split(flags) if isinstance(flags, str) else flags
+    if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
+        raise ArgumentError(f"flags={flags!r} must be text, or a list of texts")
+    return load(library, declared, roles, thread_safe, tuple(words), bind)
+
+
 def load(
-    library, declared, roles, thread_safe: bool, flags: tuple[str, ...]
+    library, declared, roles, thread_safe: bool, flags: tuple[str, ...], bind=prototype.bind
 ) -> tuple[CSymbol, ...]:
-    """Bind, find and load every function that was named."""
+    """Bind (by `prototype.bind`, or its like), find and load every function that was named."""
     if is_native_callable(library):
         if declared is not None and not isinstance(declared, str):
             raise ArgumentError("give either a ctypes function or a library, not both")
         file = None if callables.is_numba_cfunc(library) else callables.file_of(library)
         if file and declared is None:
-            return load(file, library, roles, thread_safe, flags)
-        return (_from_memory(library, declared, roles, thread_safe),)
+            return load(file, library, roles, thread_safe, flags, bind)
+        return (_from_memory(library, declared, roles, thread_safe, bind),)
     path = _path_of(library)
     found = _prototypes(path, declared, roles, flags)
     binary = source.compile_source(path, flags) if source.is_source(path) else ""
     file_hash = core.hash_file(str(path))
     symbols = []
     for entry, own_roles in zip(found, _roles_of_each(found, declared, roles), strict=True):
-        bound = prototype.bind(entry, own_roles)
+        bound = bind(entry, own_roles)
         symbol = CSymbol(
             str(path), file_hash, binary, bound.prototype.symbol, bound.prototype.text, bound.plan,
             bound.kind, 0, thread_safe,
@@ -123,7 +138,7 @@ def _prototypes(path: pathlib.Path, declared, roles, flags) -> list[prototype.CP
     return prototype.parse(declared)
 
 
-def _from_memory(function, declared, roles, thread_safe: bool) -> CSymbol:
+def _from_memory(function, declared, roles, thread_safe: bool, bind) -> CSymbol:
     if declared is not None:
         (found,) = prototype.parse(declared)
     elif callables.is_numba_cfunc(function):
@@ -132,7 +147,7 @@ def _from_memory(function, declared, roles, thread_safe: bool) -> CSymbol:
         found = callables.from_ctypes(function, roles if _is_sequence(roles) else None)
     address = getattr(function, "address", None) or callables.address_of(function)
     named = declared is None and callables.is_ctypes_function(function) and _is_sequence(roles)
-    bound = prototype.bind(found, None if named else roles)
+    bound = bind(found, None if named else roles)
     _kept_alive.append(function)
     return CSymbol(
         "", core.process_token(), "", found.symbol, found.text, bound.plan, bound.kind, address,

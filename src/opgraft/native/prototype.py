@@ -202,16 +202,37 @@ def bind(prototype: CPrototype, roles: Mapping[str, str] | Sequence[str] | None 
     if _is_scalar(prototype):
         (_, left), (_, right) = prototype.parameters
         return _scalar(prototype, left, right)
+    best = _best_attempt(
+        _Attempt(prototype, given, "matmul", names.MATMUL, names.MATMUL_NEEDS),
+        _Attempt(prototype, given, "conv2d", names.CONV2D, names.CONV2D_NEEDS),
+    )
+    _check_types(prototype, best.roles)
+    return Bound(prototype, best.kind, _plan(prototype, best.roles))
+
+
+def bind_vjp(
+    prototype: CPrototype, roles: Mapping[str, str] | Sequence[str] | None = None
+) -> Bound:
+    """As `bind`, of a function that computes gradients; the kind is matmul_vjp or conv2d_vjp."""
+    given = _given_roles(prototype, roles)
+    pointers = names.POINTERS | names.VJP_POINTERS
+    best = _best_attempt(
+        _Attempt(prototype, given, "matmul_vjp", names.MATMUL, names.MATMUL_VJP_NEEDS, pointers),
+        _Attempt(prototype, given, "conv2d_vjp", names.CONV2D, names.CONV2D_VJP_NEEDS, pointers),
+    )
+    _check_vjp_types(prototype, best.roles)
+    return Bound(prototype, best.kind, _plan(prototype, best.roles))
+
+
+def _best_attempt(*attempts: "_Attempt") -> "_Attempt":
+    """The reading of a prototype that has no problems, or an error that says the fewest."""
+    prototype = attempts[0].prototype
     for name, _ in prototype.parameters:
         if name.startswith(_UNNAMED):
             raise PrototypeError(
                 f"parameter {name.removeprefix(_UNNAMED)} of {prototype.symbol} has no name; "
                 "parameters are bound by name, so write one, such as `const float *a`"
             )
-    attempts = [
-        _Attempt(prototype, given, "matmul", names.MATMUL, names.MATMUL_NEEDS),
-        _Attempt(prototype, given, "conv2d", names.CONV2D, names.CONV2D_NEEDS),
-    ]
     best = min(attempts, key=lambda attempt: len(attempt.problems))
     if best.problems:
         raise PrototypeError(
@@ -219,11 +240,10 @@ def bind(prototype: CPrototype, roles: Mapping[str, str] | Sequence[str] | None 
             + "\n  - ".join(best.problems)
             + f"\nPrototype: {prototype.text}\n"
             f"Name a parameter with roles={{'name': 'role'}}. Known pointers: "
-            f"{names.describe(names.POINTERS)}. Known numbers of a {best.kind}: "
+            f"{names.describe(best.pointers)}. Known numbers of a {best.kind}: "
             f"{names.describe(best.table)}. Text: padding"
         )
-    _check_types(prototype, best.roles)
-    return Bound(prototype, best.kind, _plan(prototype, best.roles))
+    return best
 
 
 def _given_roles(prototype, roles) -> dict[str, str]:
@@ -284,22 +304,23 @@ class _Attempt:
         kind: str,
         table: dict[str, str],
         needs: Sequence[str],
+        pointers: dict[str, str] = names.POINTERS,
     ) -> None:
-        self.kind, self.table = kind, table
+        self.prototype, self.kind, self.table, self.pointers = prototype, kind, table, pointers
         self.roles: dict[str, str] = {}
         self.problems: list[str] = []
         for name, ctype in prototype.parameters:
             self._bind(name, ctype, given.get(name))
         for role in needs:
             if role not in self.roles.values():
-                aliases = {**names.POINTERS, **table}[role].split()
+                aliases = {**pointers, **table}[role].split()
                 self.problems.append(f"no parameter gives {role} (names: {', '.join(aliases)})")
 
     def _bind(self, name: str, ctype: CType, given: str | None) -> None:
         table = self.table
         if ctype.pointer:
             is_text = ctype.dtype == "i8" and names.find(names.TEXTS, given or name)
-            table = names.TEXTS if is_text else names.POINTERS
+            table = names.TEXTS if is_text else self.pointers
         role = names.find(table, given or name)
         if role is None:
             said = f"role '{given}' of parameter '{name}'" if given else f"parameter '{name}'"
@@ -323,6 +344,36 @@ def _check_types(prototype: CPrototype, roles: Mapping[str, str]) -> None:
         raise PrototypeError(
             f"{prototype.symbol} takes its output as `{out.text}`; an output cannot be const"
         )
+    _check_return(prototype)
+
+
+def _check_vjp_types(prototype: CPrototype, roles: Mapping[str, str]) -> None:
+    pointers = {roles[name]: ctype for name, ctype in prototype.parameters
+                if ctype.pointer and roles[name] != "padding"}  # fmt: skip
+    if not pointers.keys() & {"grad_input", "grad_kernel"}:
+        raise PrototypeError(
+            f"{prototype.symbol} writes no gradient: it has neither grad_input "
+            f"({names.VJP_POINTERS['grad_input']}) nor grad_kernel "
+            f"({names.VJP_POINTERS['grad_kernel']})"
+        )
+    if len({ctype.dtype for ctype in pointers.values()}) > 1 or pointers["upstream"].dtype not in (
+        "f32", "f64",
+    ):  # fmt: skip
+        raise PrototypeError(
+            f"{prototype.symbol} has the pointers "
+            f"{', '.join(f'`{ctype.text}`' for ctype in pointers.values())}; those of a gradient "
+            "must all be float, or all double"
+        )
+    for role in ("grad_input", "grad_kernel"):
+        if role in pointers and pointers[role].const:
+            raise PrototypeError(
+                f"{prototype.symbol} takes {role} as `{pointers[role].text}`; it is written, and "
+                "cannot be const"
+            )
+    _check_return(prototype)
+
+
+def _check_return(prototype: CPrototype) -> None:
     if prototype.returns.dtype not in ("", "i32") or prototype.returns.pointer:
         raise PrototypeError(
             f"{prototype.symbol} returns `{prototype.returns.text}`; it must return void, or int "

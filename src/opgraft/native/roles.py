@@ -12,6 +12,14 @@ POINTERS = {
     "output": "output outputs out y c dst result results res product",
 }
 
+# A VJP has these beside; `output` is then what the forward gave.
+VJP_POINTERS = {
+    "upstream": "upstream dy dout dc dout_grad grad grad_out grad_output grad_y g gy gout dresult",
+    "grad_input": "grad_input dx da dinput dinputs grad_a grad_x grad_lhs gx ga dlhs",
+    "grad_kernel": "grad_kernel dw db dkernel dfilter dfilters dweight dweights grad_w grad_b "
+    "grad_filter grad_weights grad_rhs gw gb drhs",
+}
+
 TEXTS = {"padding": "padding pad pad_mode padding_mode mode"}
 
 MATMUL = {
@@ -48,6 +56,8 @@ CONV2D = {
 }
 
 MATMUL_NEEDS = ("input", "kernel", "output", "m", "k", "n")
+MATMUL_VJP_NEEDS = ("upstream", "m", "k", "n")
+CONV2D_VJP_NEEDS = ("upstream", "in_h", "in_w", "in_ch", "filter_h", "filter_w", "out_ch")
 CONV2D_NEEDS = (
     "input", "kernel", "output", "in_h", "in_w", "in_ch", "filter_h", "filter_w", "out_ch",
 )  # fmt: skip

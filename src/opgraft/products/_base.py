@@ -20,6 +20,7 @@ class Product(Value):
     """
 
     supports_jit: ClassVar[bool] = False
+    in_python: ClassVar[bool] = False  # whether it holds code that no operation can carry
 
     def check(self, contraction: Contraction) -> None:
         """Raise `UnsupportedError` for a contraction that this product cannot compute."""

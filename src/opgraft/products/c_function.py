@@ -27,7 +27,7 @@ class CSymbol:
         symbol: the function's name in the library.
         prototype: its declaration, for people.
         plan: its declaration with roles, for the core.
-        kind: matmul, conv2d or scalar.
+        kind: matmul, conv2d or scalar; of a gradient matmul_vjp or conv2d_vjp.
         address: where it lives in memory, or 0.
         thread_safe: whether two calls may run at once.
     """
@@ -50,16 +50,27 @@ class CSymbol:
         return core.FunctionSpec(*map(os.fsencode, text), self.address or None, self.thread_safe)
 
     @property
+    def roles(self) -> dict[str, str]:
+        """The role of each parameter, in order, and its type as the plan writes it."""
+        words = (word.split(":") for word in self.plan.split()[1:])
+        return dict(words)
+
+    @property
     def operand_dtype(self) -> str:
-        word = next(word for word in self.plan.split() if word.startswith("input:"))
-        return _NUMPY_NAMES[word.removeprefix("input:").rstrip("*")]
+        kind = self.roles["upstream" if "upstream" in self.roles else "input"]
+        return _NUMPY_NAMES[kind.rstrip("*")]
+
+    def takes_pair(self, name: str, pair: tuple[int, int]) -> bool:
+        """Whether it can be told such strides or dilations: `name`_h and `name`_w, or one number."""
+        if pair == (1, 1) or {f"{name}_h", f"{name}_w"} <= self.roles.keys():
+            return True
+        return name in self.roles and pair[0] == pair[1]
 
     @property
     def output_dtype(self) -> str:
         if self.kind == "scalar":  # summed by us: in double, or in 64-bit integers
             return "float64" if self.plan.startswith("f") else "int64"
-        word = next(word for word in self.plan.split() if word.startswith("output:"))
-        return _NUMPY_NAMES[word.removeprefix("output:").rstrip("*")]
+        return _NUMPY_NAMES[self.roles["output"].rstrip("*")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +122,7 @@ class CFunction(Product):
         if direct is None:
             assert matrix is not None
             return matrix
-        if _takes_dilation(direct, contraction.dilations):
+        if direct.takes_pair("dilation", contraction.dilations):
             return direct
         if matrix is None:
             raise UnsupportedError(
@@ -130,12 +141,3 @@ class CFunction(Product):
         if "float" in operand:
             return operand
         return self.symbol_for(contraction).output_dtype
-
-
-def _takes_dilation(symbol: CSymbol, dilations: tuple[int, int]) -> bool:
-    if dilations == (1, 1):
-        return True
-    roles = {word.split(":")[0] for word in symbol.plan.split()[1:]}
-    if {"dilation_h", "dilation_w"} <= roles:
-        return True
-    return "dilation" in roles and dilations[0] == dilations[1]

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from opgraft import reference
+from opgraft import functions, reference
 from opgraft.errors import ArgumentError, UnsupportedError
+from opgraft.functions import describe
 from opgraft.products._base import Product
 from opgraft.spec import Contraction, Conv2D
 
@@ -31,35 +32,17 @@ class PythonFunction(Product):
     """
 
     type_name: ClassVar[str] = "python_function"
+    in_python: ClassVar[bool] = True
 
     function: Callable[..., Any]
 
     def to_config(self):
-        import keras
-
-        name = keras.saving.get_registered_name(self.function)
-        if keras.saving.get_registered_object(name) is not self.function:
-            raise UnsupportedError(
-                f"the Python function {describe(self.function)} cannot be saved: only its name "
-                "would "
-                "be. Decorate it with "
-                '@keras.saving.register_keras_serializable("your_package"), so '
-                "that a new process finds it; a model with a Python function cannot be exported"
-            )
+        name = functions.registered_name(self.function, "the Python function")
         return {"type": self.type_name, "function": name}
 
     @classmethod
     def from_fields(cls, function):
-        import keras
-
-        found = keras.saving.get_registered_object(function)
-        if found is None:
-            raise ArgumentError(
-                f"the saved model uses the Python function {function!r}, which is not "
-                "registered in "
-                "this process. Import the module that defines it before loading"
-            )
-        return cls(found)
+        return cls(functions.registered(function))
 
     @property
     def extra_parameters(self) -> tuple[str, ...]:
@@ -139,10 +122,6 @@ class PythonFunction(Product):
                 "exported as a SavedModel. For speed and export, see og.c_function",
                 stacklevel=2,
             )
-
-
-def describe(function: Callable) -> str:
-    return f"'{getattr(function, '__qualname__', repr(function))}'"
 
 
 def _extra_parameters(function: Callable) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from opgraft import gradients, values
-from opgraft.backends.tensorflow import native, private
+from opgraft.backends.tensorflow import backward, c_vjp, native, private
 from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
 
 
@@ -26,6 +26,20 @@ def _(gradient: gradients.Native, contraction, upstream, left, right, skip):
         None if 0 in skip else native.input_vjp(contraction, upstream, left, right),
         None if 1 in skip else native.kernel_vjp(contraction, upstream, left, right),
     )
+
+
+@vjp.register
+def _(gradient: gradients.ByContraction, contraction, upstream, left, right, skip):
+    operands = contraction, upstream, left, right
+    return (
+        None if 0 in skip else backward.input_gradient(gradient.grad_input, *operands),
+        None if 1 in skip else backward.kernel_gradient(gradient.grad_kernel, *operands),
+    )
+
+
+@vjp.register
+def _(gradient: gradients.CVjp, contraction, upstream, left, right, skip):
+    return c_vjp.gradients(gradient.symbols, contraction, upstream, left, right)
 
 
 def _text(op, name: str) -> str:
@@ -74,7 +88,8 @@ def _backward(op, upstream):
         return (None, None, *unasked)
     arithmetic = values.from_json(_text(op, "arithmetic"))
     skip = private.unneeded_inputs(op)
-    return (*vjp(arithmetic.gradient, _contraction(op), upstream, left, right, skip), *unasked)
+    gradient = arithmetic.gradient.of(arithmetic)
+    return (*vjp(gradient, _contraction(op), upstream, left, right, skip), *unasked)
 
 
 for _op_type in _READERS:

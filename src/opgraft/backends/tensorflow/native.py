@@ -37,7 +37,7 @@ def _(c: Conv2D, x, kernel):
         return tf.nn.conv2d(x, kernel, _four(c.strides), _tf_padding(c))
     if c.groups > 1:
         return _by_groups(c, x, kernel)
-    x = _padded(c, x, kernel)
+    x = padded(c, x, kernel)
     if c.dilations == (1, 1):
         return tf.nn.conv2d(x, kernel, _four(c.strides), "VALID")
     # Dilated: at stride 1, where TensorFlow has a gradient, then every stride-th output.
@@ -55,7 +55,7 @@ def _(c: DepthwiseConv2D, x, kernel):
         return _through_channels_last(c, x, kernel)
     if is_one_operation(c):
         return tf.nn.depthwise_conv2d(x, kernel, _four(c.strides), _tf_padding(c))
-    x = _padded(c, x, kernel)
+    x = padded(c, x, kernel)
     y = tf.nn.depthwise_conv2d(x, kernel, [1, 1, 1, 1], "VALID", dilations=list(c.dilations))
     return y[:, :: c.strides[0], :: c.strides[1], :]
 
@@ -110,13 +110,13 @@ def _by_groups(c: Conv2D, x, kernel):
     return tf.concat([contract(replace(c, groups=1), a, b) for a, b in parts], 3)
 
 
-def _padded(c: Conv2D, x, kernel):
+def padded(c: Conv2D, x, kernel):
     """`x` with its padding written out; sizes may be unknown until run time."""
-    sides = [_side(c, axis, x, kernel) for axis in (0, 1)]
+    sides = [side(c, axis, x, kernel) for axis in (0, 1)]
     return tf.pad(x, [[0, 0], *sides, [0, 0]], constant_values=tf.cast(c.pad_value, x.dtype))
 
 
-def _side(c: Conv2D, axis: int, x, kernel):
+def side(c: Conv2D, axis: int, x, kernel):
     if c.padding != "SAME":
         return list(c.explicit_padding[axis])
     size, taps = x.shape[axis + 1], kernel.shape[axis]

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from opgraft.errors import UnsupportedError
+
 try:
     from tensorflow.python.framework import ops as _ops
     from tensorflow.python.ops import control_flow_util as _control_flow
@@ -10,6 +12,13 @@ try:
     _default_graph = _ops.get_default_graph
 except (ImportError, AttributeError):  # then XLA itself refuses the op, in its own words
     _in_xla = _default_graph = None
+
+try:
+    from tensorflow.python.eager import record as _record
+
+    _record_operation, _stop_recording = _record.record_operation, _record.stop_recording
+except (ImportError, AttributeError):
+    _record_operation = _stop_recording = None
 
 
 def inside_xla() -> bool:
@@ -25,3 +34,25 @@ def unneeded_inputs(op) -> frozenset[int]:
     In a graph nothing is said, and nothing is lost: what is not used is pruned.
     """
     return frozenset(getattr(op, "skip_input_indices", None) or ())
+
+
+def identity_n(tensors, gradient: str, backward):
+    """`tf.identity_n` with another gradient, for graphs that XLA compiles.
+
+    Args:
+        gradient: the registered name under which a graph finds it.
+        backward: the same, as a tape calls it: one upstream per tensor -> one gradient each.
+
+    Raises:
+        UnsupportedError: this TensorFlow has no such hook.
+    """
+    if _record_operation is None:
+        raise UnsupportedError(
+            f"TensorFlow {tf.__version__} offers no way to give a custom op a gradient under XLA. "
+            "Ask for jit_compile=False: in model.compile(...), or in the tf.function around it"
+        )
+    graph = tf.compat.v1.get_default_graph()
+    with _stop_recording(), graph.gradient_override_map({"IdentityN": gradient}):
+        outputs = tf.identity_n(tensors)
+    _record_operation(gradient, outputs, tensors, backward)
+    return outputs

@@ -1,15 +1,14 @@
 """How TensorFlow runs each product. A new product adds one function here."""
 
 import functools
-import os
 
 import tensorflow as tf
 
 from opgraft import values
 from opgraft.arithmetic import Arithmetic
-from opgraft.backends.tensorflow import native
+from opgraft.backends.tensorflow import native, symbols
 from opgraft.backends.tensorflow.library import follow_once, ops
-from opgraft.products import CFunction, CSymbol, Exact, Product, PythonFunction
+from opgraft.products import CFunction, Exact, Product, PythonFunction
 from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
 
 
@@ -29,8 +28,11 @@ def _(product: Exact, contraction, arithmetic, left, right):
 @run.register
 def _(product: CFunction, contraction, arithmetic, left, right):
     follow_once()
-    attributes = dict(_function_attributes(product.symbol_for(contraction), arithmetic))
-    attributes["Tout"] = product.result_dtype(contraction, left.dtype.name)
+    attributes = {
+        **symbols.attributes(product.symbol_for(contraction)),
+        "arithmetic": values.to_json(arithmetic),
+        "Tout": product.result_dtype(contraction, left.dtype.name),
+    }
     return _through_c(contraction, attributes, left, right)
 
 
@@ -55,21 +57,6 @@ def _in_memory(arithmetic: Arithmetic) -> str:
     return values.to_json(
         Arithmetic(arithmetic.input, arithmetic.kernel, Exact(), arithmetic.gradient)
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def _function_attributes(symbol: CSymbol, arithmetic: Arithmetic) -> dict:
-    return {
-        "library": os.fsencode(symbol.library),
-        "library_hash": symbol.hash,
-        "binary": symbol.binary,
-        "symbol": symbol.symbol,
-        "plan": symbol.plan,
-        "prototype": symbol.prototype,
-        "address": symbol.address,
-        "thread_safe": symbol.thread_safe,
-        "arithmetic": values.to_json(arithmetic),
-    }
 
 
 @functools.singledispatch

@@ -1,0 +1,170 @@
+"""Gradients by the user's C functions.
+
+The C function sees plain operands in its own element type: two matrices, or an NHWC
+image that is padded already and a kernel, of one group. The contraction is composed of
+such plain parts by TensorFlow's operations, each part is given the C function as its
+gradient, and a tape does the rest.
+"""
+
+import tensorflow as tf
+
+from opgraft.backends.tensorflow import backward, native
+from opgraft.backends.tensorflow.graft import Rule, Tensors, apply
+from opgraft.backends.tensorflow.library import follow_once, ops
+from opgraft.backends.tensorflow.symbols import attributes
+from opgraft.errors import UnsupportedError
+from opgraft.native import core, vjp
+from opgraft.products import CSymbol
+from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
+
+
+def gradients(symbols, c: Contraction, upstream, left, right) -> Tensors:
+    """The gradients of both operands. Second order through them is an error."""
+    parts = PlainParts(vjp.serving(symbols, c))
+
+    def run(left, right, upstream):
+        def pulled_back():
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch([left, right])
+                y = parts.compose(c, left, right)
+            return tape.gradient(
+                y, [left, right], upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO
+            )
+
+        return backward.unless_empty(pulled_back, upstream, [left, right])
+
+    def refuse(*_):
+        raise UnsupportedError(
+            f"a second derivative was asked for, and the C function {parts.names} gives the first "
+            "only. Use og.gradients.native, or a vjp in TensorFlow operations: "
+            "og.gradients.custom(...)"
+        )
+
+    return apply(run, Rule(f"the gradient by {parts.names}", refuse), [left, right, upstream])
+
+
+class PlainParts:
+    """A contraction as plain parts whose gradients are C functions. Only shapes are computed."""
+
+    def __init__(self, symbols: list[CSymbol]) -> None:
+        self._symbols = symbols
+        self._convolves = symbols[0].kind == "conv2d_vjp"
+        self.names = " and ".join(symbol.symbol for symbol in symbols)
+
+    def compose(self, c: Contraction, left, right) -> tf.Tensor:
+        dtype, own = left.dtype, self._symbols[0].operand_dtype
+        left, right = tf.cast(left, own), tf.cast(right, own)
+        if isinstance(c, MatMul):
+            return tf.cast(self._matmul(c, left, right), dtype)
+        assert isinstance(c, Conv2D)
+        return tf.cast(self._conv2d(c, left, right), dtype)
+
+    def _matmul(self, c: MatMul, a, b) -> tf.Tensor:
+        a = tf.linalg.matrix_transpose(a) if c.transpose_a else a
+        b = tf.linalg.matrix_transpose(b) if c.transpose_b else b
+        if b.shape.rank == 2:  # one kernel for the whole batch: its rows are rows of one product
+            rows = tf.reshape(a, (-1, a.shape[-1] or tf.shape(a)[-1]))
+            shape = tf.concat([tf.shape(a)[:-1], tf.shape(b)[-1:]], 0)
+            return tf.reshape(self._matrices(rows, b), shape)
+        batch = tf.broadcast_dynamic_shape(tf.shape(a)[:-2], tf.shape(b)[:-2])
+        stacks = [
+            tf.reshape(
+                tf.broadcast_to(x, tf.concat([batch, tf.shape(x)[-2:]], 0)),
+                tf.concat([[-1], tf.shape(x)[-2:]], 0),
+            )
+            for x in (a, b)
+        ]
+        pairs = zip(*map(_unstack, stacks), strict=True)
+        y = tf.stack([self._matrices(*pair) for pair in pairs])
+        return tf.reshape(y, tf.concat([batch, tf.shape(a)[-2:-1], tf.shape(b)[-1:]], 0))
+
+    def _matrices(self, a, b) -> tf.Tensor:
+        m, k, n = tf.shape(a)[0], tf.shape(a)[1], tf.shape(b)[1]
+        return self._part(MatMul(), a, b, {"m": m, "k": k, "n": n})
+
+    def _conv2d(self, c: Conv2D, x, kernel) -> tf.Tensor:
+        x = tf.transpose(x, (0, 2, 3, 1)) if c.channels_first else x
+        groups = c.groups
+        if isinstance(c, DepthwiseConv2D):
+            kh, kw, groups, multiplier = kernel.shape
+            kernel = tf.reshape(kernel, (kh, kw, 1, groups * multiplier))
+        x = native.padded(c, x, kernel)
+        plain = Conv2D(strides=c.strides, dilations=c.dilations)
+        one_group = self._convolution if self._convolves else self._by_patches
+        pairs = zip(tf.split(x, groups, 3), tf.split(kernel, groups, 3), strict=True)
+        y = tf.concat([one_group(plain, *pair) for pair in pairs], 3)
+        return tf.transpose(y, (0, 3, 1, 2)) if c.channels_first else y
+
+    def _convolution(self, c: Conv2D, x, kernel) -> tf.Tensor:
+        out_h, out_w = _output_size(c, x, kernel)
+        batch, in_h, in_w, in_ch = tf.unstack(tf.shape(x))
+        filter_h, filter_w, _, out_ch = kernel.shape
+        sizes = {
+            "batch": batch, "in_h": in_h, "in_w": in_w, "in_ch": in_ch, "filter_h": filter_h,
+            "filter_w": filter_w, "out_ch": out_ch, "out_h": out_h, "out_w": out_w,
+            "stride_h": c.strides[0], "stride_w": c.strides[1], "stride": c.strides[0],
+            "dilation_h": c.dilations[0], "dilation_w": c.dilations[1],
+            "dilation": c.dilations[0], "groups": 1,
+        }  # fmt: skip
+        return self._part(c, x, kernel, sizes)
+
+    def _by_patches(self, c: Conv2D, x, kernel) -> tf.Tensor:
+        kh, kw, ins, outs = kernel.shape
+        patches = tf.image.extract_patches(
+            x, [1, kh, kw, 1], [1, *c.strides, 1], [1, *c.dilations, 1], "VALID"
+        )
+        flat = self._matrices(
+            tf.reshape(patches, (-1, kh * kw * ins)), tf.reshape(kernel, (-1, outs))
+        )
+        return tf.reshape(flat, tf.concat([tf.shape(patches)[:3], [outs]], 0))
+
+    def _part(self, c: Contraction, a, b, sizes: dict) -> tf.Tensor:
+        """An operation of the shape of the plain contraction, whose gradient is the C function's.
+
+        Its value is asked for only if a C function takes it, and is then the exact one.
+        """
+        vector = tf.stack([tf.cast(sizes.get(role, 0), tf.int64) for role in core.roles()])
+        takes_output = any("output" in symbol.roles for symbol in self._symbols)
+
+        def value(a, b):
+            if takes_output:
+                return [native.contract(c, a, b)]
+            if isinstance(c, MatMul):
+                shape = (sizes["m"], sizes["n"])
+            else:
+                shape = [sizes[name] for name in ("batch", "out_h", "out_w", "out_ch")]
+            return [tf.zeros(shape, a.dtype)]
+
+        def call(inputs, outputs, upstreams):
+            return self._call(*inputs, outputs[0], upstreams[0], vector)
+
+        return apply(value, Rule(self.names, call), [a, b])[0]
+
+    def _call(self, a, b, y, dy, sizes) -> Tensors:
+        follow_once()
+        found = []
+        for i, gradient in enumerate(vjp.GRADIENTS):
+            (symbol,) = (s for s in self._symbols if vjp.writes(s, gradient))
+            both = ops().opgraft_vjp(
+                input=a, kernel=b, output=y, upstream=dy, sizes=sizes,
+                writes_input=vjp.writes(symbol, "grad_input"),
+                writes_kernel=vjp.writes(symbol, "grad_kernel"), **attributes(symbol),
+            )  # fmt: skip
+            found.append(tf.reshape(both[i], tf.shape((a, b)[i])))
+        return found
+
+
+def _output_size(c: Conv2D, x, kernel) -> list:
+    return [
+        (tf.shape(x)[i + 1] - (kernel.shape[i] - 1) * c.dilations[i] - 1) // c.strides[i] + 1
+        for i in (0, 1)
+    ]
+
+
+def _unstack(stack) -> Tensors:
+    if stack.shape[0] is None:
+        raise UnsupportedError(
+            "the gradient of a batched matrix product by a C function needs a batch size that is "
+            "known when the graph is traced; give the input a fixed batch size"
+        )
+    return tf.unstack(stack)

@@ -1,0 +1,83 @@
+"""A contraction under an arithmetic: checked, run, and given its gradient."""
+
+import dataclasses
+import inspect
+
+import tensorflow as tf
+
+from opgraft.arithmetic import Arithmetic
+from opgraft.backends.tensorflow import custom, gradient, private, products
+from opgraft.calls import Function
+from opgraft.errors import DtypeError, UnsupportedError
+from opgraft.gradients import Custom, Gradient, native
+from opgraft.spec import Contraction
+
+
+def contract(contraction: Contraction, arithmetic: Arithmetic, left, right) -> tf.Tensor:
+    """The contraction of two tensors under an arithmetic, differentiable.
+
+    Raises:
+        ArgumentError: the shapes do not fit, as far as they are known.
+        DtypeError: the operands differ in dtype.
+        UnsupportedError: the arithmetic cannot compute this contraction, or is
+            being compiled by XLA and cannot be.
+    """
+    left, right = _operands(contraction, left, right)
+    flows_back = arithmetic.gradient.of(arithmetic)
+    if flows_back.in_python and left.dtype.is_floating:
+        return _with_python_gradient(contraction, arithmetic, flows_back, left, right)
+    if not arithmetic.supports_jit and private.inside_xla():
+        raise UnsupportedError(
+            f"this {contraction.type_name} runs through {type(arithmetic.product).__name__}, which "
+            "XLA cannot compile yet. Ask for jit_compile=False: in model.compile(...), or in the "
+            "tf.function around it"
+        )
+    arithmetic.check(contraction)
+    shape = None
+    if left.shape.rank is not None and right.shape.rank is not None:
+        shape = contraction.output_shape(tuple(left.shape), tuple(right.shape))
+    result = products.run(arithmetic.product, contraction, arithmetic, left, right)
+    if shape is not None and not tf.executing_eagerly():
+        result.set_shape(shape)
+    return result
+
+
+def _operands(contraction: Contraction, left, right) -> tuple[tf.Tensor, tf.Tensor]:
+    names = contraction.operand_names
+    left = _tensor(left, None, names[0])
+    right = _tensor(right, left.dtype, names[1])
+    contraction.check_dtypes(left.dtype.name, right.dtype.name)
+    return left, right
+
+
+def _tensor(value, dtype, name: str) -> tf.Tensor:
+    if isinstance(value, tf.Tensor):
+        return value
+    try:
+        # An array or a variable has a dtype of its own; a list takes that of the other operand.
+        return tf.convert_to_tensor(value, None if hasattr(value, "dtype") else dtype)
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"{name} cannot be made a tensor: {error}") from None
+
+
+def _with_python_gradient(
+    contraction: Contraction, arithmetic: Arithmetic, flows_back: Gradient, left, right
+) -> tf.Tensor:
+    """The contraction as a custom op: no operation can carry the code of its gradient."""
+    forward = dataclasses.replace(arithmetic, gradient=native)
+
+    def run(left, right):
+        return contract(contraction, forward, left, right)
+
+    def by_rule(inputs, output, upstream):
+        return gradient.vjp(flows_back, contraction, upstream, *inputs, frozenset())
+
+    run.__qualname__ = contraction.type_name
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = [inspect.Parameter(name, kind) for name in contraction.operand_names]
+    run.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
+    if isinstance(flows_back, Custom):
+        op = Function(run, flows_back.vjp, (), flows_back.check_finite)
+    else:
+        op = Function(run, by_rule, (), False)
+    return custom.custom_op(op.bind((left, right), {}))
