@@ -1,12 +1,10 @@
 """The case table as the tests use it: computed through the public operations, as parameters."""
 
 import dataclasses
-from collections.abc import Iterable
-
-import pytest
 
 import opgraft as og
 from opgraft.spec import Contraction, DepthwiseConv2D, MatMul
+from opgraft.testing import every
 from opgraft.verification.cases import (
     CASES,
     CONVOLUTIONS,
@@ -28,11 +26,6 @@ def compute(contraction: Contraction, arithmetic, left, right):
     geometry["data_format"] = "channels_first" if first else "channels_last"
     op = og.depthwise_conv2d if isinstance(contraction, DepthwiseConv2D) else og.conv2d
     return op(left, right, arithmetic=arithmetic, **geometry)
-
-
-def every(cases: Iterable[Case]) -> pytest.MarkDecorator:
-    """Run a test with each of these cases as `case`."""
-    return pytest.mark.parametrize("case", list(cases), ids=lambda case: case.id)
 
 
 __all__ = [

@@ -280,7 +280,10 @@ def test_a_layer_says_what_it_adds_to_that_of_keras(name):
 
 SOURCE = ROOT / "src" / "opgraft"
 FRAMEWORKS = {"tensorflow", "jax", "torch"}
-COMMAND_LINE = {"cli", "data", "interrupts", "models", "picture", "report", "training"}
+COMMAND_LINE = {
+    *("cli", "cli_support", "cli_verify"),
+    *("data", "interrupts", "models", "picture", "report", "training"),
+}
 
 
 def module_name(path: Path) -> str:

@@ -13,12 +13,14 @@ from opgraft import (
     native,
     products,
     quantizers,
+    testing,
 )
 from opgraft.arithmetic import Arithmetic, c_function, exact, python_function
 from opgraft.config import show_config, version
 from opgraft.custom_op import custom_op
 from opgraft.ops import conv1d, conv2d, depthwise_conv2d, einsum_dense, matmul
 from opgraft.surgery import restore, swap
+from opgraft.verification import verify
 
 environment.check()
 # Load the op types now: a saved model that uses them can then be read by
@@ -29,6 +31,7 @@ __version__ = version()
 
 __all__ = [
     "Arithmetic", "c_function", "conv1d", "conv2d", "custom_op", "depthwise_conv2d",
-    "einsum_dense", "errors", "exact", "gradients", "layers", "matmul", "native", "products", "python_function",
-    "quantizers", "restore", "show_config", "swap", "version",
+    "einsum_dense", "errors", "exact", "gradients", "layers", "matmul", "native", "products",
+    "python_function", "quantizers", "restore", "show_config", "swap", "testing", "verify",
+    "version",
 ]  # fmt: skip

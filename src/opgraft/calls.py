@@ -1,6 +1,7 @@
 """A function with a gradient of its own, and the arguments of one call of it."""
 
 import collections
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable
@@ -59,6 +60,9 @@ class Function:
         return bound
 
 
+_SLOT = object()
+
+
 class Bound:
     """The arguments of one call: tensors, which have gradients, and options, which have none.
 
@@ -69,40 +73,55 @@ class Bound:
     """
 
     def __init__(self, op: Function, arguments: inspect.BoundArguments) -> None:
-        self.op, self._arguments = op, arguments
+        self.op = op
         self.tensors: dict[str, Any] = {}
         self.options: dict[str, Any] = {}
+        self._template: dict[str, Any] = {}  # by parameter; a slot where a tensor stands
         for name, value in arguments.arguments.items():
             kind = op.signature.parameters[name].kind
-            if kind is inspect.Parameter.VAR_POSITIONAL and any(map(is_tensor, value)):
-                self.tensors |= {f"{name}[{i}]": entry for i, entry in enumerate(value)}
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                self._template[name] = tuple(
+                    self._take(f"{name}[{i}]", entry) for i, entry in enumerate(value)
+                )
             elif kind is inspect.Parameter.VAR_KEYWORD:
-                for key, entry in value.items():
-                    (self.tensors if is_tensor(entry) else self.options)[key] = entry
-            elif is_tensor(value):
-                self.tensors[name] = value
+                self._template[name] = {k: self._take(k, entry) for k, entry in value.items()}
             else:
-                self._check_option(name, value)
-                self.options[name] = value
+                default = op.signature.parameters[name].default
+                self._template[name] = self._take(name, value, default)
 
-    def _check_option(self, name: str, value: Any) -> None:
+    def _take(self, name: str, value: Any, default: Any = inspect.Parameter.empty) -> Any:
+        """Sort one argument; a slot in the place of a tensor."""
+        if is_tensor(value):
+            self.tensors[name] = value
+            return _SLOT
         entries = value.values() if isinstance(value, dict) else value
         if isinstance(value, list | tuple | dict) and any(map(is_tensor, entries)):
             raise ArgumentError(
                 f"{self.op}: '{name}' is a {type(value).__name__} of tensors; give each tensor a "
                 f"parameter of its own, or write *{name} in the signature"
             )
-        default = self.op.signature.parameters[name].default
         if value is not default and value != default:
-            self._vjp_takes(name)
+            self._check_option(name, value)
+        self.options[name] = value
+        return value
 
-    def _vjp_takes(self, name: str) -> None:
+    def _check_option(self, name: str, value: Any) -> None:
         if not functions.takes_keyword(self.op.vjp, name):
             raise ArgumentError(
-                f"{self.op} was called with {name}={self.options.get(name, '...')!r}, which is no "
-                f"tensor, and its vjp {functions.describe(self.op.vjp)} has no parameter '{name}' "
-                f"to know of it. Write vjp(inputs, output, upstream, *, {name}=...)"
+                f"{self.op} was called with {name}={value!r}, which is no tensor, and its vjp "
+                f"{functions.describe(self.op.vjp)} has no parameter '{name}' to know of it. Give "
+                f"a tensor or an array, or write vjp(inputs, output, upstream, *, {name})"
             )
+
+    def with_tensors(self, tensors: Iterable[Any]) -> "Bound":
+        """The same call with other tensors."""
+        other = copy.copy(self)
+        other.tensors = dict(zip(self.tensors, tensors, strict=True))
+        return other
+
+    def without_tensors(self) -> "Bound":
+        """The same call, keeping no tensor alive."""
+        return self.with_tensors([None] * len(self.tensors))
 
     def differentiable(self, name: str) -> bool:
         """Whether the input of this name may have a gradient."""
@@ -111,16 +130,19 @@ class Bound:
     def run(self, tensors: list) -> Any:
         """The function, with these tensors in the place of those that were given."""
         rest = iter(tensors)
-        arguments = dict(self._arguments.arguments)
-        for name, value in arguments.items():
+
+        def filled(value: Any) -> Any:
+            return next(rest) if value is _SLOT else value
+
+        arguments: dict[str, Any] = {}
+        for name, value in self._template.items():
             kind = self.op.signature.parameters[name].kind
-            if kind is inspect.Parameter.VAR_POSITIONAL and f"{name}[0]" in self.tensors:
-                arguments[name] = tuple(next(rest) for _ in value)
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                arguments[name] = tuple(map(filled, value))
             elif kind is inspect.Parameter.VAR_KEYWORD:
-                arguments[name] = {k: next(rest) if k in self.tensors else v
-                                   for k, v in value.items()}  # fmt: skip
-            elif name in self.tensors:
-                arguments[name] = next(rest)
+                arguments[name] = {key: filled(entry) for key, entry in value.items()}
+            else:
+                arguments[name] = filled(value)
         call = inspect.BoundArguments(self.op.signature, arguments)
         return self.op.function(*call.args, **call.kwargs)
 

@@ -5,20 +5,29 @@ Heavy imports (Keras, matplotlib) wait inside the functions, so that `--help` ne
 
 from __future__ import annotations
 
+import io
 import json
-import re
-import tempfile
-from dataclasses import asdict, dataclass
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from opgraft import cli_verify
+from opgraft.cli_support import (
+    EXAMPLES,
+    Kernel,
+    complaints,
+    console,
+    load_kernel,
+    writable_file,
+    writable_folder,
+)
 from opgraft.errors import ArgumentError, OpgraftError
 from opgraft_command import INTERRUPTED
 
@@ -29,11 +38,7 @@ if TYPE_CHECKING:
     from opgraft.report import Results
     from opgraft.training import Plan, Run
 
-EXAMPLES = Path(__file__).parent / "kernels"
 DEVIATION_IMAGES = 256
-
-console = Console(markup=False, highlight=False)  # a path may hold [brackets]
-complaints = Console(stderr=True, markup=False, highlight=False)
 
 
 class Commands(TyperGroup):
@@ -60,6 +65,8 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not every path can be shown everywhere
+        sys.stdout.reconfigure(errors="backslashreplace")
     app()
 
 
@@ -114,12 +121,12 @@ def train(
 
     build = models.network(network)
     kernels = {
-        keras.layers.Conv2D: _kernel("conv2d", conv2d, conv2d_prototype),
-        keras.layers.Dense: _kernel("matmul", matmul, matmul_prototype),
+        "conv2d": _kernel("conv2d", conv2d, conv2d_prototype),
+        "matmul": _kernel("matmul", matmul, matmul_prototype),
     }
-    folder = _folder(out or Path(f"opgraft-{network}"))
-    if json_file is not None and _folder(json_file.parent) and json_file.is_dir():
-        raise ArgumentError(f"--json {json_file}: this is a folder. Give the path of a file.")
+    folder = writable_folder(out or Path(f"opgraft-{network}"))
+    if json_file is not None:
+        writable_file("--json", json_file)
     dataset = sources.load(data)
     _show_notes(dataset)
 
@@ -127,13 +134,18 @@ def train(
         Run(title, build(dataset.input_shape, dataset.classes, seed))
         for title in ("C kernels", "native")
     ]
-    surgery.swap(runs[0].model, {kind: kernel.arithmetic for kind, kernel in kernels.items()})
+    kinds = {keras.layers.Conv2D: "conv2d", keras.layers.Dense: "matmul"}
+    swapped = {kind: kernels[role].arithmetic for kind, role in kinds.items()}
+    surgery.swap(runs[0].model, swapped)
     plan = Plan(epochs, batch_size, seed)
     ended = _fit(runs, dataset, plan)
     if runs[0].steps:
         options = {"network": network, **asdict(plan), "stopped": ended is not None}
-        told = options | {"kernels": [kernel.told for kernel in kernels.values()]}
-        _finish(folder, json_file, told, runs, dataset, tuple(kernels))
+        named = [
+            {"role": role, "file": kernel.file, "prototype": kernel.prototype}
+            for role, kernel in kernels.items()
+        ]
+        _finish(folder, json_file, options | {"kernels": named}, runs, dataset, tuple(kinds))
     if ended is not None:
         raise ended
 
@@ -160,6 +172,9 @@ def evaluate(
     )
 
 
+app.command()(cli_verify.verify)
+
+
 @app.command()
 def config() -> None:
     """Show what opgraft found on this machine and what it chose."""
@@ -173,67 +188,12 @@ def config() -> None:
     console.print(table)
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A C function that the command line named, ready to compute."""
-
-    role: str
-    file: str
-    prototype: str
-    arithmetic: Any
-
-    @property
-    def told(self) -> dict[str, str]:
-        """What the figures say of it."""
-        return {"role": self.role, "file": self.file, "prototype": self.prototype}
-
-
 def _kernel(role: str, named: str | None, prototype: str | None) -> Kernel:
     """The C function of the option `--role`, or the example shipped with the package."""
-    import opgraft as og
-
-    path, symbol = _file_and_symbol(named or str(EXAMPLES / f"{role}.c"))
     try:
-        if not path.is_file():
-            raise ArgumentError(f"There is no file {path}. Check the path.")
-        text = prototype or _prototype(role, path, symbol)
-        if symbol and not re.search(rf"\b{symbol}\s*\(", text):
-            raise ArgumentError(f"The prototype does not declare {symbol}: {text}")
-        return Kernel(role, str(path), text, og.c_function(path, text))
-    except OpgraftError as error:
-        raise ArgumentError(f"--{role} {path}: {error}") from error
-
-
-def _prototype(role: str, path: Path, symbol: str | None) -> str:
-    from opgraft.native.source import find_prototype
-
-    if path.suffix != ".c":
-        raise ArgumentError(
-            "A library does not say what arguments its functions take. "
-            f"Paste the prototype: --{role}-prototype 'void f(const float *a, …)'."
-        )
-    try:
-        return find_prototype(path, symbol)
-    except ValueError as error:
-        raise ArgumentError(str(error)) from error
-
-
-def _file_and_symbol(named: str) -> tuple[Path, str | None]:
-    file, colon, symbol = named.rpartition(":")
-    if colon and symbol.isidentifier() and not Path(named).exists():
-        return Path(file), symbol
-    return Path(named), None
-
-
-def _folder(path: Path) -> Path:
-    """Make the folder now, and try it: an error must not wait until the training is done."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
-    except OSError as error:
-        reason = f"Cannot write into the folder {path}: {error.strerror}. Choose another."
-        raise ArgumentError(reason) from error
-    return path
+        return load_kernel(named or str(EXAMPLES / f"{role}.c"), prototype, f"--{role}-prototype")
+    except ArgumentError as error:
+        raise ArgumentError(f"--{role} {error}") from error
 
 
 def _show_notes(dataset: Dataset) -> None:

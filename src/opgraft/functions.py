@@ -97,8 +97,13 @@ def takes_keyword(function: Callable, name: str) -> bool:
 
 
 def captured(function: Any) -> Iterator[tuple[str, Any]]:
-    """(name, value) of what a function takes from its surroundings: closures and globals."""
+    """(name, value) of what a function takes from its surroundings: closures, globals, defaults."""
     function = inspect.unwrap(function)
+    if isinstance(function, functools.partial):
+        yield from ((f"argument {i}", value) for i, value in enumerate(function.args))
+        yield from function.keywords.items()
+        yield from captured(function.func)
+        return
     if isinstance(function, types.MethodType):
         function = function.__func__
     if not isinstance(function, types.FunctionType):
@@ -112,6 +117,8 @@ def captured(function: Any) -> Iterator[tuple[str, Any]]:
     for name in _global_names(function.__code__):
         if name in function.__globals__:
             yield name, function.__globals__[name]
+    for name, parameter in inspect.signature(function).parameters.items():
+        yield name, parameter.default
 
 
 @functools.lru_cache(maxsize=4096)

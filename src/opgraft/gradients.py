@@ -155,6 +155,11 @@ class Custom(Gradient):
     vjp: Callable[..., Any]
     check_finite: bool = False
 
+    @property
+    def knows_geometry(self) -> bool:
+        """Whether the vjp is told of strides, padding and the like."""
+        return functions.takes_keyword(self.vjp, "contraction")
+
     def to_config(self) -> dict[str, Any]:
         name = functions.registered_name(self.vjp, "the vjp")
         return {"type": self.type_name, "vjp": name, "check_finite": self.check_finite}
@@ -172,6 +177,8 @@ def custom(vjp: Callable[..., Any], *, check_finite: bool = False) -> Custom:
             (a named tuple: `a, b` of a matrix product, `x, kernel` of a convolution),
             `output` is what the forward gave, `upstream` is dL/d(output), of its shape.
             It returns one gradient per operand, each of the operand's shape and dtype.
+            One that serves convolutions of any geometry takes `contraction` by keyword
+            besides (a `Conv2D` with `.strides`, `.padding` ...).
             Write it in framework operations, and it can be differentiated again.
         check_finite: fail where a gradient has a NaN or an infinity.
 

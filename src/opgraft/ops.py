@@ -3,8 +3,11 @@
 They take tensors, arrays, variables and KerasTensors, eagerly and in graphs.
 """
 
+import contextlib
+import contextvars
 import string
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import keras
 
@@ -85,7 +88,38 @@ def contract(contraction: Contraction, arithmetic: Any, left, right):
     if isinstance(left, keras.KerasTensor) or isinstance(right, keras.KerasTensor):
         left, right = _with_shape(left, right), _with_shape(right, left)
         return Contract(contraction, arithmetic).symbolic_call(left, right)
+    for uses in _recorders.get():
+        uses.append(Use(contraction, arithmetic, _shape(left), _shape(right)))
     return backend().contract(contraction, arithmetic, left, right)
+
+
+class Use(NamedTuple):
+    """One contraction that was asked for, with the shapes of its operands."""
+
+    contraction: Contraction
+    arithmetic: Arithmetic
+    left: tuple[int | None, ...]
+    right: tuple[int | None, ...]
+
+
+_recorders: contextvars.ContextVar[tuple[list[Use], ...]] = contextvars.ContextVar(
+    "recorders", default=()
+)
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[Use]]:
+    """While it is open, every contraction that this context asks for is written into the list."""
+    uses: list[Use] = []
+    token = _recorders.set((*_recorders.get(), uses))
+    try:
+        yield uses
+    finally:
+        _recorders.reset(token)
+
+
+def _shape(value) -> tuple[int | None, ...]:
+    return tuple(value.shape) if _rank(value) is not None else ()
 
 
 def _with_shape(value, other):
@@ -228,7 +262,7 @@ def conv1d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=
 
 def _rank(value) -> int | None:
     try:
-        return len(value.shape)
+        return len(value.shape) if hasattr(value, "shape") else None
     except ValueError:  # TensorFlow's way to say that it is unknown
         return None
 

@@ -26,7 +26,10 @@ def load_checked(library, declared, roles, thread_safe, flags, bind=prototype.bi
     """
     if not isinstance(thread_safe, bool):
         raise ArgumentError(f"thread_safe={thread_safe!r} must be True or False")
-    words = shlex.split(flags) if isinstance(flags, str) else flags
+    try:
+        words = shlex.split(flags) if isinstance(flags, str) else flags
+    except ValueError as error:
+        raise ArgumentError(f"flags={flags!r} cannot be split into words: {error}") from None
     if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
         raise ArgumentError(f"flags={flags!r} must be text, or a list of texts")
     return load(library, declared, roles, thread_safe, tuple(words), bind)

@@ -241,3 +241,40 @@ MATMULS = list(_matmuls())
 CASES = CONVOLUTIONS + MATMULS
 # About one in six, of every kind: for what multiplies the table by dtypes or modes.
 SELECTION = CASES[::6]
+
+
+# ---- cases of one geometry -----------------------------------------------------------------
+
+
+def like(
+    contraction: Contraction, left: tuple[int | None, ...] = (), right: tuple[int | None, ...] = ()
+) -> list[Case]:
+    """Small cases of the same contraction, and of the kernel size that `right` tells.
+
+    Args:
+        contraction: the geometry.
+        left, right: shapes of the operands of one call, where they are known.
+    """
+    if isinstance(contraction, MatMul):
+        return [case for case in MATMULS if case.contraction == contraction]
+    assert isinstance(contraction, Conv2D)
+    kernels = [(3, 2), (2, 3), (1, 1), (3, 3)]
+    if len(right) == 4 and right[0] and right[1]:
+        kernels = [(right[0], right[1])]
+    return list(_similar(contraction, kernels))
+
+
+def _similar(c: Conv2D, kernels: list[tuple[int, int]]) -> Iterator[Case]:
+    groups = c.groups
+    images = ((7, 10), (8, 5), (6, 9), (5, 8))
+    for kernel, (h, w), batch, (ins, outs) in itertools.product(
+        kernels, images, (1, 2, 3), ((1, 2), (3, 1), (2, 3))
+    ):
+        reach = [(k - 1) * d for k, d in zip(kernel, c.dilations, strict=True)]
+        size = (h + reach[0], w + reach[1])
+        if isinstance(c, DepthwiseConv2D):
+            channels, taps = ins, (*kernel, ins, outs)
+        else:
+            channels, taps = groups * ins, (*kernel, ins, groups * outs)
+        x = (batch, channels, *size) if c.channels_first else (batch, *size, channels)
+        yield Case(c, x, taps)

@@ -44,6 +44,9 @@ class Check:
             object.__setattr__(self, "passed", bool(self.passed))
 
 
+NO_CHECK = Check("none", None, "nothing was checked")  # shown where a verdict is empty
+
+
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     """Checks of one kind: forward, gradient or contract."""

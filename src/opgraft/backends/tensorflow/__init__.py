@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from opgraft.backends.tensorflow import library
-from opgraft.backends.tensorflow.contraction import contract
+from opgraft.backends.tensorflow import library, probe
+from opgraft.backends.tensorflow.contraction import contract, with_python_gradient
 from opgraft.backends.tensorflow.custom import custom_op
 
 VERSION = tf.__version__
@@ -21,10 +21,6 @@ def set_threads_from_framework() -> int:
 
 
 __all__ = [
-    "VERSION",
-    "contract",
-    "custom_op",
-    "is_variable",
-    "opaque",
-    "set_threads_from_framework",
-]
+    "VERSION", "contract", "custom_op", "is_variable", "opaque", "probe",
+    "set_threads_from_framework", "with_python_gradient",
+]  # fmt: skip

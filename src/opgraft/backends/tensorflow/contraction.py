@@ -9,7 +9,7 @@ from opgraft.arithmetic import Arithmetic
 from opgraft.backends.tensorflow import custom, gradient, private, products
 from opgraft.calls import Function
 from opgraft.errors import DtypeError, UnsupportedError
-from opgraft.gradients import Custom, Gradient, native
+from opgraft.gradients import Custom, native
 from opgraft.spec import Contraction
 
 
@@ -23,9 +23,9 @@ def contract(contraction: Contraction, arithmetic: Arithmetic, left, right) -> t
             being compiled by XLA and cannot be.
     """
     left, right = _operands(contraction, left, right)
-    flows_back = arithmetic.gradient.of(arithmetic)
-    if flows_back.in_python and left.dtype.is_floating:
-        return _with_python_gradient(contraction, arithmetic, flows_back, left, right)
+    if arithmetic.gradient.of(arithmetic).in_python and left.dtype.is_floating:
+        function = with_python_gradient(contraction, arithmetic)
+        return custom.custom_op(function.bind((left, right), {}))
     if not arithmetic.supports_jit and private.inside_xla():
         raise UnsupportedError(
             f"this {contraction.type_name} runs through {type(arithmetic.product).__name__}, which "
@@ -60,13 +60,15 @@ def _tensor(value, dtype, name: str) -> tf.Tensor:
         raise DtypeError(f"{name} cannot be made a tensor: {error}") from None
 
 
-def _with_python_gradient(
-    contraction: Contraction, arithmetic: Arithmetic, flows_back: Gradient, left, right
-) -> tf.Tensor:
-    """The contraction as a custom op: no operation can carry the code of its gradient."""
+def with_python_gradient(contraction: Contraction, arithmetic: Arithmetic) -> Function:
+    """The contraction as a custom op: no operation can carry the code of its gradient.
+
+    A vjp that has a parameter `contraction` is told strides, padding and the like by it.
+    """
+    flows_back = arithmetic.gradient.of(arithmetic)
     forward = dataclasses.replace(arithmetic, gradient=native)
 
-    def run(left, right):
+    def run(left, right, contraction):
         return contract(contraction, forward, left, right)
 
     def by_rule(inputs, output, upstream):
@@ -74,10 +76,9 @@ def _with_python_gradient(
 
     run.__qualname__ = contraction.type_name
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    names = [inspect.Parameter(name, kind) for name in contraction.operand_names]
-    run.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
+    parameters = [inspect.Parameter(name, kind) for name in contraction.operand_names]
+    parameters.append(inspect.Parameter("contraction", kind, default=contraction))
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     if isinstance(flows_back, Custom):
-        op = Function(run, flows_back.vjp, (), flows_back.check_finite)
-    else:
-        op = Function(run, by_rule, (), False)
-    return custom.custom_op(op.bind((left, right), {}))
+        return Function(run, flows_back.vjp, (), flows_back.check_finite)
+    return Function(run, by_rule, (), False)

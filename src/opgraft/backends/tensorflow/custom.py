@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from opgraft import functions
-from opgraft.backends.tensorflow import graft
+from opgraft.backends.tensorflow import graft, private
 from opgraft.backends.tensorflow.graft import Rule, Tensors, differentiable
 from opgraft.calls import Bound
 from opgraft.errors import ArgumentError, DtypeError, OpgraftError, UnsupportedError
@@ -22,7 +22,7 @@ def custom_op(bound: Bound) -> Any:
     op = bound.op
     refuse_captured_values(op.function, op)
     refuse_captured_values(op.vjp, op)
-    inputs = [tf.convert_to_tensor(value) for value in bound.tensors.values()]
+    inputs = [_input(op, name, value) for name, value in bound.tensors.items()]
     with Surroundings(str(op), [tf.stop_gradient(x) for x in inputs]) as surroundings:
         result = bound.run(surroundings.tensors)
         values = [_output(op, value) for value in tf.nest.flatten(result)]
@@ -30,9 +30,18 @@ def custom_op(bound: Bound) -> Any:
     if not values:
         raise ArgumentError(f"{op} returned no tensor; it must return at least one")
     structure = tf.nest.map_structure(lambda _: 0, result)
-    vjp = Vjp(bound, structure)
+    vjp = Vjp(bound.without_tensors(), structure)
     rule = Rule(str(op), vjp.backward, vjp.to_save(inputs, values))
     return tf.nest.pack_sequence_as(structure, graft.attach(rule, inputs, values))
+
+
+def _input(op, name: str, value) -> tf.Tensor:
+    if isinstance(value, tf.SparseTensor | tf.RaggedTensor):
+        raise ArgumentError(
+            f"{op}: '{name}' is a {type(value).__name__}, whose gradient is no plain tensor. Make "
+            "it dense first (tf.sparse.to_dense, .to_tensor())"
+        )
+    return tf.convert_to_tensor(value)
 
 
 def _output(op, value) -> tf.Tensor:
@@ -99,7 +108,8 @@ class Vjp:
         except Exception:  # it leaves TensorFlow, and fails, or not, where a gradient is asked for
             return None
         floats = any(differentiable(x) for x in inputs)
-        return concrete if floats and not concrete.captured_inputs else None
+        whole = not concrete.captured_inputs and not leaves_tensorflow(concrete.graph)
+        return concrete if floats and whole else None
 
     def _checked(self, inputs: Tensors, outputs: Tensors, upstreams: list, wanted) -> Tensors:
         """The gradients of the inputs in `wanted`."""
@@ -124,8 +134,10 @@ class Vjp:
         """What the vjp returned as one entry per input."""
         if not isinstance(returned, list | tuple):
             returned = [returned]
-        if len(returned) != len(self.names):
+        if len(returned) != len(self.names) or isinstance(returned[0], dict):
             count = f"{len(returned)} gradient{'s' if len(returned) != 1 else ''}"
+            if len(returned) == 1 and (returned[0] is None or isinstance(returned[0], dict)):
+                count = "None" if returned[0] is None else "a dict"
             raise ArgumentError(
                 f"the vjp of {self.bound.op} returned {count}; it must return one for each of the "
                 f"{len(self.names)} inputs: {', '.join(self.names)}"
@@ -155,18 +167,31 @@ def check_gradient(op, name: str, x: tf.Tensor, gradient: Any, wanted: bool):
             f"{said} None for {name}, which would then never be trained. Return a gradient of the "
             f"shape {_shape(x)}, or declare it: non_differentiable=('{name}',)"
         )
-    gradient = tf.convert_to_tensor(gradient)
+    try:
+        gradient = tf.convert_to_tensor(gradient)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{said} {gradient!r} for {name}, which is no tensor ({error})"
+        ) from None
     if gradient.dtype != x.dtype:
         raise DtypeError(
             f"{said} a gradient of dtype {gradient.dtype.name} for {name}, which is "
             f"{x.dtype.name}. Cast it"
         )
     gradient = _check_shape(said, name, x, gradient)
-    if op.check_finite:
-        gradient = tf.debugging.check_numerics(
-            gradient, f"opgraft: {said} a gradient for {name} that is not finite"
+    return _check_finite(op, name, gradient) if op.check_finite else gradient
+
+
+def _check_finite(op, name: str, gradient: tf.Tensor) -> tf.Tensor:
+    if private.inside_xla():
+        raise UnsupportedError(
+            f"{op} has check_finite=True, and XLA leaves such checks out. Ask for "
+            "jit_compile=False: in model.compile(...), or in the tf.function around it"
         )
-    return gradient
+    text = f"opgraft: the vjp of {op} returned a gradient for {name} that is not finite"
+    checked = tf.debugging.check_numerics(tf.abs(gradient), text)  # abs: complex has no check
+    with tf.control_dependencies([checked]):
+        return tf.identity(gradient)
 
 
 def _shape(tensor: tf.Tensor) -> str:
@@ -182,6 +207,9 @@ def _check_shape(said: str, name: str, x: tf.Tensor, gradient: tf.Tensor) -> tf.
         raise ArgumentError(f"{text} ({_shape(gradient)} for {_shape(x)})")
     if gradient.shape.is_fully_defined() and x.shape.is_fully_defined():
         return gradient
+    if private.inside_xla():  # it leaves assertions out; a sum of both must not broadcast
+        with tf.name_scope("opgraft_the_gradient_has_another_shape_than_its_input"):
+            return tf.add_n([gradient, tf.zeros_like(x)])
     same = tf.debugging.assert_equal(
         tf.shape(gradient), tf.shape(x), message=f"opgraft: {text}", summarize=8
     )
@@ -195,6 +223,13 @@ def _check_shape(said: str, name: str, x: tf.Tensor, gradient: tf.Tensor) -> tf.
 
 # Operations that leave TensorFlow: their gradient is None, in silence.
 _OPAQUE = ("PyFunc", "PyFuncStateless")
+
+
+def leaves_tensorflow(graph) -> str:
+    """The type of an operation through which the graph's outputs leave TensorFlow, or ""."""
+    inside = (n.op for f in graph.as_graph_def().library.function for n in f.node_def)
+    kinds = (*(op.type for op in _ancestors(graph.outputs)), *inside)
+    return next((kind for kind in kinds if kind in _OPAQUE), "")
 
 
 class SecondOrder:
@@ -225,10 +260,8 @@ class SecondOrder:
             raise
         except Exception as error:
             raise UnsupportedError(self._refusal(f"it leaves TensorFlow ({error})")) from error
-        inside = (n.op for f in graph.as_graph_def().library.function for n in f.node_def)
-        for kind in (*(op.type for op in _ancestors(graph.outputs)), *inside):
-            if kind in _OPAQUE:
-                raise UnsupportedError(self._refusal(f"it goes through NumPy ({kind})"))
+        if kind := leaves_tensorflow(graph):
+            raise UnsupportedError(self._refusal(f"it goes through NumPy ({kind})"))
 
     def _refusal(self, why: str) -> str:
         return (
@@ -259,10 +292,13 @@ def _is_variable(value: Any) -> bool:
 def refuse_captured_values(function, op) -> None:
     """Raise for tensors and trainable variables in closures and globals."""
     for name, value in functions.captured(function):
-        if isinstance(value, tf.Tensor | keras.KerasTensor) or (
-            _is_variable(value) and value.trainable
-        ):
+        tensor = isinstance(value, tf.Tensor | keras.KerasTensor)
+        if (tensor or (_is_variable(value) and value.trainable)) and _is_float(value):
             raise ArgumentError(_captures(functions.describe(function), f"'{name}'", value))
+
+
+def _is_float(value: Any) -> bool:
+    return keras.backend.standardize_dtype(value.dtype).startswith(("float", "bfloat", "complex"))
 
 
 def _captures(who: str, name: str, value: Any) -> str:
@@ -288,6 +324,7 @@ class Surroundings:
         self._tape = tf.GradientTape()
         self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self._before = len(self._graph.get_operations()) if self._graph else 0
+        self._differentiated = private.is_recorded(self.tensors)
 
     def __enter__(self):
         self._tape.__enter__()
@@ -301,6 +338,8 @@ class Surroundings:
         for variable in self._tape.watched_variables():
             raise ArgumentError(_captures(self._who, f"'{variable.name}'", variable))
         if self._graph is None:
+            if not self._differentiated and private.is_recorded(results):
+                raise ArgumentError(_captures(self._who, "that a tape watches", results[0]))
             return
         new = set(self._graph.get_operations()[self._before :])
         reached, waiting = set(), [t for t in results if id(t) not in self._allowed]

@@ -78,6 +78,12 @@ _TYPE = "OpgraftCustomOp"
 
 @tf.RegisterGradient(_TYPE)
 def _registered(op, *upstreams):
+    if op is None:  # TensorFlow, saving, asks for the gradient of an identity made for XLA
+        raise UnsupportedError(
+            "a custom op inside a tf.function with jit_compile=True cannot be saved with its "
+            "gradient. Save a function without jit_compile, or with "
+            "tf.saved_model.SaveOptions(experimental_custom_gradients=False)"
+        )
     rule = getattr(op.outputs[-1], _ATTRIBUTE, None) or _saved_rule(op)
     count = rule.outputs or len(op.outputs)
     inputs = list(op.inputs)[:-count]
@@ -115,8 +121,10 @@ def _saved_rule(op) -> Rule:
     functions = op.get_attr("backward")
     if not functions:
         raise UnsupportedError(
-            f"the gradient of {name} is not in the saved model, because its vjp could not be "
-            "saved: it captures variables or leaves TensorFlow. Differentiate the original model"
+            f"the gradient of {name} is not known here. A saved model does not hold a vjp that "
+            "captures variables or leaves TensorFlow: differentiate the original model. "
+            "Forward-mode differentiation (tf.autodiff.ForwardAccumulator) does not reach it: "
+            "use a tf.GradientTape"
         )
 
     def backward(inputs, outputs, upstreams):

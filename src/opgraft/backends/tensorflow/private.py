@@ -17,8 +17,9 @@ try:
     from tensorflow.python.eager import record as _record
 
     _record_operation, _stop_recording = _record.record_operation, _record.stop_recording
+    _should_record = _record.should_record_backprop
 except (ImportError, AttributeError):
-    _record_operation = _stop_recording = None
+    _record_operation = _stop_recording = _should_record = None
 
 
 def inside_xla() -> bool:
@@ -56,3 +57,8 @@ def identity_n(tensors, gradient: str, backward):
         outputs = tf.identity_n(tensors)
     _record_operation(gradient, outputs, tensors, backward)
     return outputs
+
+
+def is_recorded(tensors) -> bool:
+    """Whether some tape could differentiate one of these tensors; False where that is not known."""
+    return _should_record is not None and bool(_should_record(list(tensors)))

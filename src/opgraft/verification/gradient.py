@@ -1,0 +1,316 @@
+"""The gradient verdict of an arithmetic: is it the vector-Jacobian product that is declared?
+
+Matrix products and convolutions are bilinear, so with small integers the identity
+<dy, C(v, w)> = <dx, v> holds exactly in float32: no step size, no tolerance. Numeric
+differences have no part in it, and a step function is never differentiated numerically.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from opgraft import ops, reference
+from opgraft.arithmetic import Arithmetic
+from opgraft.backends import backend
+from opgraft.errors import OpgraftError, UnsupportedError
+from opgraft.gradients import Custom
+from opgraft.spec import Contraction, Conv2D
+from opgraft.verification.cases import Case
+from opgraft.verification.findings import Check, Deviation
+
+_EPS = 2.0**-24  # one rounding to float32, relative
+_EVERY = 6  # of the cases: for what is traced or differentiated twice
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a part of the verification found."""
+
+    checks: tuple[Check, ...]
+    findings: tuple[str, ...] = ()
+    deviations: tuple[Deviation, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Flow:
+    """What flowed back in one case with small integers."""
+
+    case: Case
+    left: np.ndarray
+    right: np.ndarray
+    upstream: np.ndarray
+    due: tuple[np.ndarray, np.ndarray]
+    got: tuple  # of arrays or None; of any length, from a vjp that breaks its contract
+    error: str = ""
+    exact: bool = True
+
+    def is_due(self, got: np.ndarray | None, due: np.ndarray) -> bool:
+        """Whether a gradient is what is due: to the last bit, or, of a surrogate, to rounding."""
+        if got is None or got.dtype != np.float32 or got.shape != due.shape:
+            return False
+        tolerance = 0.0 if self.exact else 1e-5
+        return bool(np.allclose(got, due, rtol=tolerance, atol=tolerance))
+
+    @property
+    def wrong(self) -> bool:
+        if self.error or len(self.got) != 2:
+            return True
+        return any(not self.is_due(got, due) for got, due in zip(self.got, self.due, strict=True))
+
+
+class GradientChecks:
+    """The checks of one arithmetic over cases, smallest first."""
+
+    def __init__(self, arithmetic: Arithmetic, cases: Sequence[Case], surrogate=None) -> None:
+        self.arithmetic, self.surrogate = arithmetic, surrogate
+        self.cases = [case for case in cases if 0 not in (*case.left, *case.right, *case.output)]
+
+    def run(self) -> Outcome:
+        flows = [self.flow(case) for case in self.cases]
+        wrong = [flow for flow in flows if flow.wrong]
+        checks = [self._product(flows, wrong), self._adjoint(flows), self._numbers()]
+        second, second_found = self._second_order(bool(wrong))
+        checks.append(second)
+        checks.append(self._graph())
+        return Outcome(
+            tuple(checks), (*self._diagnosed(flows, wrong), *second_found), _deviations(wrong)
+        )
+
+    # ---- what flows back -----------------------------------------------------------------
+
+    def function(self, case: Case) -> Callable:
+        return lambda a, b: ops.contract(case.contraction, self.arithmetic, a, b)
+
+    def due(self, case: Case, left, right, upstream) -> tuple[np.ndarray, np.ndarray]:
+        """The declared gradient: of the exact contraction, or of the surrogate."""
+        if self.surrogate is None:
+            return reference.vjp(case.contraction, left, right, upstream)
+        found = backend().probe.gradients(
+            self.surrogate, [left.astype(np.float64), right.astype(np.float64)],
+            [upstream.astype(np.float64)],
+        )  # fmt: skip
+        return tuple(np.zeros(x.shape) if g is None else g
+                     for g, x in zip(found, (left, right), strict=True))  # type: ignore[return-value]  # fmt: skip
+
+    def flow(self, case: Case) -> Flow:
+        left, right = (operand.astype(np.float32) for operand in case.integers())
+        upstream = case.integer_upstream().astype(np.float32)
+        due = self.due(case, left, right, upstream)
+        try:
+            got, error = tuple(self.raw(case, left, right, upstream)), ""
+        except Exception as raised:
+            got, error = (), f"{type(raised).__name__}: {raised}"
+        return Flow(case, left, right, upstream, due, got, error, self.surrogate is None)
+
+    def raw(self, case: Case, left, right, upstream) -> list:
+        """The gradients; those of a user's vjp as they are, before their contract is enforced."""
+        probe = backend().probe
+        if not isinstance(self.arithmetic.gradient, Custom):
+            return probe.gradients(self.function(case), [left, right], [upstream])
+        function = backend().with_python_gradient(case.contraction, self.arithmetic)
+        return probe.raw_gradients(function.bind((left, right), {}), [left, right], [upstream])
+
+    # ---- the checks ----------------------------------------------------------------------
+
+    def _product(self, flows: list[Flow], wrong: list[Flow]) -> Check:
+        name = "vector-Jacobian product"
+        proves = (
+            "On small integers the gradient of each operand is, element for element, that of "
+            f"the {self._declared}. It says nothing about sizes beyond those tried."
+        )
+        if not wrong:
+            return Check(name, True, f"exact in {len(flows)} cases", proves)
+        first = wrong[0]
+        message = f"wrong in {len(wrong)} of {len(flows)} cases; {described(first)}"
+        return Check(name, False, message, proves, first.case.id)
+
+    @property
+    def _declared(self) -> str:
+        return "exact operation" if self.surrogate is None else "surrogate"
+
+    def _adjoint(self, flows: list[Flow]) -> Check:
+        name = "adjoint identity"
+        proves = (
+            "<dy, C(v, w)> = <dx, v> and <dy, C(x, u)> = <dw, u> for random integer v and u, "
+            "exactly: forward and gradient belong together, with no code in common."
+        )
+        if self.surrogate is not None:
+            return Check(name, True, "the surrogate stands in for it", proves)
+        for flow in flows:
+            if not _is_adjoint(flow):
+                return Check(name, False, "does not hold", proves, flow.case.id)
+        return Check(name, True, f"exact in {len(flows)} cases", proves)
+
+    def _numbers(self) -> Check:
+        name = "random numbers"
+        proves = "With random normal numbers, no gradient is off by more than rounding can be."
+        for case in self.cases[:: _EVERY // 2]:
+            left, right = case.normals()
+            upstream = case.upstream()
+            try:
+                got = self.raw(case, left, right, upstream)
+            except Exception as raised:
+                return Check(name, False, f"{type(raised).__name__}: {raised}", proves, case.id)
+            due = self.due(case, left, right, upstream)
+            for i, (g, d) in enumerate(zip(got, due, strict=False)):
+                if g is None or g.shape != d.shape or not np.all(
+                    abs(g - d) <= self._bound(case, left, right, upstream)[i]
+                ):  # fmt: skip
+                    who = case.contraction.operand_names[i]
+                    return Check(name, False, f"the gradient of {who} is off", proves, case.id)
+        return Check(name, True, f"within rounding in {len(self.cases[:: _EVERY // 2])} cases",
+                     proves)  # fmt: skip
+
+    @staticmethod
+    def _bound(case: Case, left, right, upstream):
+        """By how much each element may be off: a rounding of every term and of every sum."""
+        c = _padded_with(case.contraction, abs)
+        sizes = reference.vjp(c, abs(left), abs(right), abs(upstream))
+        ones = reference.vjp(c, *(np.ones_like(x) for x in (left, right, upstream)))
+        return [(abs(n) + 4) * _EPS * size for n, size in zip(ones, sizes, strict=True)]
+
+    def _second_order(self, first_is_wrong: bool) -> tuple[Check, tuple[str, ...]]:
+        name = "second order"
+        proves = (
+            "Differentiating the gradient again is exact on small integers, or refused with an "
+            "error; it is never silently None or zero."
+        )
+        if first_is_wrong:
+            return Check(name, None, "not run: the first order is wrong", proves), ()
+        if self.surrogate is not None:
+            return Check(name, True, "not compared: the surrogate declares the first", proves), ()
+        cases = self.cases[::_EVERY]
+        for case in cases:
+            try:
+                wrong = self._second_is_wrong(case)
+            except UnsupportedError as refused:
+                return Check(name, True, f"refused, as it must be: {refused}", proves), ()
+            except Exception as raised:
+                message = f"fails with {type(raised).__name__}: {raised}"
+                return Check(name, False, message, proves, case.id), ("second order: fails",)
+            if wrong:
+                message = f"the derivative of the gradient for {wrong} is wrong"
+                return Check(name, False, message, proves, case.id), ("second order: wrong",)
+        return Check(name, True, f"exact in {len(cases)} cases", proves), ()
+
+    def _second_is_wrong(self, case: Case) -> str:
+        """The name of what <dx, v> + <dw, u> has a wrong gradient for; "" if it is right."""
+        c = case.contraction
+        (x, w), (v, u) = ([o.astype(np.float32) for o in case.integers(salt)]
+                          for salt in ("", "direction"))  # fmt: skip
+        dy = case.integer_upstream().astype(np.float32)
+        got = backend().probe.second_order(self.function(case), [x, w], [dy], [v, u])
+        plain = _padded_with(c, lambda _: 0.0)
+        due = [
+            reference.vjp(c, x, u, dy)[0],
+            reference.vjp(plain, v, w, dy)[1],
+            _exact(plain, v, w) + _exact(c, x, u),
+        ]
+        names = (*c.operand_names, "the upstream gradient")
+        for name, g, d in zip(names, got, due, strict=True):
+            if g is None or not np.array_equal(g, d):
+                return name
+        return ""
+
+    def _graph(self) -> Check:
+        name = "eager = graph"
+        proves = "In a graph, and with sizes unknown until it runs, the same gradient comes out."
+        cases = self.cases[:: 4 * _EVERY]
+        probe = backend().probe
+        for case in cases:
+            operands = [o.astype(np.float32) for o in (*case.integers(), case.integer_upstream())]
+            try:
+                run = probe.graph_gradients(self.function(case), operands[:2], operands[2:])
+                eager = probe.gradients(self.function(case), operands[:2], operands[2:])
+            except OpgraftError as raised:
+                return Check(name, False, f"{type(raised).__name__}: {raised}", proves, case.id)
+            for a, b in zip(eager, run, strict=True):
+                if (a is None) != (b is None) or (a is not None and not np.array_equal(a, b)):
+                    return Check(name, False, "a graph gives another gradient", proves, case.id)
+        return Check(name, True, f"the same in {len(cases)} cases", proves)
+
+    def _diagnosed(self, flows: list[Flow], wrong: list[Flow]) -> tuple[str, ...]:
+        if not wrong:
+            return ()
+        counts = {len(flow.got) for flow in wrong if not flow.error}
+        if counts - {2}:
+            return (f"the vjp returns {max(counts - {2})} gradients for 2 inputs",)
+        results = [(f.case, f.left, f.right, f.upstream, f.got) for f in flows if not f.error]
+        if not results:
+            return (f"the gradient fails: {wrong[0].error}",)
+        if self.surrogate is not None:
+            names = wrong[0].case.contraction.operand_names
+            return tuple(
+                f"gradient of {name}: is not that of the surrogate"
+                for i, name in enumerate(names)
+                if any(not f.is_due(f.got[i], f.due[i]) for f in wrong if not f.error)
+            )
+        from opgraft.verification.gradient_diagnoses import diagnose_gradient
+
+        return diagnose_gradient(results, names=wrong[0].case.contraction.operand_names)
+
+
+def _padded_with(c: Contraction, change: Callable[[float], float]) -> Contraction:
+    """The contraction with another pad value, if it has one."""
+    if not isinstance(c, Conv2D):
+        return c
+    return dataclasses.replace(c, pad_value=change(c.pad_value))
+
+
+def _exact(c, left, right) -> np.ndarray:
+    left, right = left.astype(np.float64), right.astype(np.float64)
+    return reference.by_matmul(c, left, right, np.matmul)
+
+
+def _is_adjoint(flow: Flow) -> bool:
+    if flow.error or len(flow.got) != 2 or any(g is None for g in flow.got):
+        return False
+    c, dy = flow.case.contraction, flow.upstream.astype(np.float64)
+    v, u = (operand.astype(np.float64) for operand in flow.case.integers("adjoint"))
+    if any(g.shape != x.shape for g, x in zip(flow.got, (v, u), strict=True)):
+        return False
+    dx, dw = (g.astype(np.float64) for g in flow.got)
+    plain = _padded_with(c, lambda _: 0.0)
+    return bool(
+        np.vdot(dy, _exact(plain, v, flow.right)) == np.vdot(dx, v)
+        and np.vdot(dy, _exact(c, flow.left, u)) == np.vdot(dw, u)
+    )
+
+
+def described(flow: Flow) -> str:
+    """In which case, for which operand, and by how much."""
+    if flow.error:
+        return f"smallest: {flow.error}"
+    if len(flow.got) != 2:
+        return f"the vjp returned {len(flow.got)} gradients for 2 inputs"
+    for name, got, due in zip(flow.case.contraction.operand_names, flow.got, flow.due, strict=True):
+        if flow.is_due(got, due):
+            continue
+        if got is None:
+            return f"smallest: the gradient of {name} is None"
+        if got.shape != due.shape or got.dtype != np.float32:
+            return (
+                f"smallest: the gradient of {name} is {got.dtype} of the shape {got.shape} where "
+                f"float32 of {due.shape} is due"
+            )
+        at = np.unravel_index(np.argmax(abs(got - due)), due.shape)
+        return (
+            f"smallest: the gradient of {name} at {tuple(map(int, at))} is {got[at]:g} where "
+            f"{due[at]:g} is due"
+        )
+    return ""
+
+
+def _deviations(wrong: list[Flow]) -> tuple[Deviation, ...]:
+    for flow in wrong:
+        if flow.error or len(flow.got) != 2:
+            continue
+        return tuple(
+            Deviation(f"gradient of {name}", flow.case.id, due, got)
+            for name, got, due in zip(
+                flow.case.contraction.operand_names, flow.got, flow.due, strict=True
+            )
+            if got is not None and not flow.is_due(got, due)
+        )
+    return ()

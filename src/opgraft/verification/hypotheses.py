@@ -1,0 +1,404 @@
+"""Alternative meanings of a contraction, each with a name: what a wrong kernel may compute.
+
+A name has several forms, because one mistake comes in several shapes: a kernel
+that swaps its strides may or may not look whether it is inside of the image. A
+form gives the output that is due under the mistake, NaN where it cannot tell
+(memory that nobody wrote, or beyond the operands), and None where it does not apply.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from opgraft.spec import Conv2D, MatMul
+from opgraft.verification.cases import Case
+from opgraft.verification.due import Product, compute
+from opgraft.verification.loops import Loops, to_layout
+
+Form = Callable[[Case, np.ndarray, np.ndarray, Product], np.ndarray | None]
+Rewrite = Callable[[Loops], Loops | None]  # None: the mistake cannot be made here
+Rearrange = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """A named mistake in all its forms.
+
+    `by_matrices` are those of a product of two matrices, which may serve
+    convolutions too: not to be thought of for something that computes only convolutions.
+    """
+
+    name: str
+    forms: tuple[Form, ...]
+    by_matrices: tuple[Form, ...] = ()
+
+
+# ---- how forms are made ------------------------------------------------------------------
+
+
+def _rewritten(rewrite: Rewrite) -> Form:
+    """A convolution whose loops are others."""
+
+    def form(case, left, right, product):
+        if not isinstance(case.contraction, Conv2D):
+            return None
+        loops = Loops.of(case, left, right)
+        changed = rewrite(loops)
+        if changed is None:
+            return None
+        return to_layout(case, _in_place(changed.compute(product), loops.shape))
+
+    return form
+
+
+def _in_place(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """An output of another shape as it lies in the memory of the one that is due."""
+    if y.shape == shape:
+        return y
+    memory = np.full(shape, np.nan)
+    count = min(y.size, memory.size)
+    memory.reshape(-1)[:count] = y.reshape(-1)[:count]
+    return memory
+
+
+def _rearranged(rearrange: Rearrange) -> Form:
+    """A convolution whose right output, NHWC, is rearranged."""
+
+    def form(case, left, right, product):
+        if not isinstance(case.contraction, Conv2D):
+            return None
+        return to_layout(case, rearrange(Loops.of(case, left, right).compute(product)))
+
+    return form
+
+
+def _multiplied(wrap: Callable[[Product], Product]) -> Form:
+    """A contraction through another product of two matrices."""
+    return lambda case, left, right, product: compute(case.contraction, left, right, wrap(product))
+
+
+def _by_matrices(wrap: Callable[[Product], Product]) -> tuple[Form, Form]:
+    """The same where convolutions are computed by it, and where they are not."""
+    everywhere = _multiplied(wrap)
+
+    def form(case, *arguments):
+        return everywhere(case, *arguments) if isinstance(case.contraction, MatMul) else None
+
+    return everywhere, form
+
+
+def _geometry(change: Rewrite) -> tuple[Form, ...]:
+    """A change of the contraction's fields, by kernels that go on from there in four ways."""
+    ways: tuple[Rewrite, ...] = (
+        lambda loops: loops,  # from the start and to the output size that are due
+        Loops.started_anew,  # from the start that the changed fields give
+        Loops.reading_on,
+        Loops.resolved,  # start and output size, as it then lies in memory
+    )
+    return tuple(_rewritten(functools.partial(_then, change, way)) for way in ways)
+
+
+def _then(first: Rewrite, second: Rewrite, loops: Loops) -> Loops | None:
+    between = first(loops)
+    return None if between is None else second(between)
+
+
+# ---- padding -----------------------------------------------------------------------------
+
+
+def _starting(start: Callable[[int, int, int, int], int], modes: Iterable[bool]) -> Rewrite:
+    """Windows that start at `start(before, after, kernel, dilation)` where SAME is in `modes`."""
+    modes = tuple(modes)
+
+    def rewrite(loops: Loops) -> Loops:
+        if (loops.c.padding == "SAME") not in modes:
+            return loops
+        before = []
+        for i in (0, 1):
+            size, kernel = loops.x.shape[i + 1], loops.kernel.shape[i]
+            axis = loops.c.axis(i, size, kernel)
+            before.append(start(axis.before, axis.after, kernel, loops.c.dilations[i]))
+        return dataclasses.replace(loops, before=(before[0], before[1]))
+
+    return rewrite
+
+
+def _where_padded(start: Callable[[int, int, int, int], int]):
+    return lambda before, after, k, d: start(before, after, k, d) if before + after else 0
+
+
+def _symmetric() -> Iterable[Form]:
+    """By half a kernel, whatever the image and the stride; rounded and dilated in every way."""
+    halves = (
+        lambda before, after, k, d: k // 2,
+        lambda before, after, k, d: (k - 1) // 2,
+        lambda before, after, k, d: k // 2 * d,
+        lambda before, after, k, d: (k - 1) * d // 2,
+        lambda before, after, k, d: ((k - 1) * d + 1) // 2,
+    )
+    for half in halves:
+        yield _rewritten(_starting(_where_padded(half), [True]))
+        yield _rewritten(_starting(half, [True]))
+
+
+def _odd_first() -> Iterable[Form]:
+    for modes in ([True], [True, False]):
+        yield _rewritten(_starting(lambda before, after, k, d: after, modes))
+
+
+def _valid() -> Iterable[Form]:
+    """Without padding, up to the output size that is due; or a smaller output."""
+    for modes in ([True], [True, False]):
+        start = _starting(lambda before, after, k, d: 0, modes)
+        yield _rewritten(start)
+        yield _rewritten(functools.partial(_then, start, Loops.reading_on))
+    yield _rewritten(lambda l: l.change(padding="VALID").resolved())
+    yield _rewritten(lambda l: l.change(padding="VALID").resolved() if l.c.padding == "SAME" else l)
+
+
+# ---- the order of the operands in memory -------------------------------------------------
+
+
+def _kernel(rewrite: Callable[[np.ndarray], np.ndarray]) -> Form:
+    return _rewritten(lambda l: dataclasses.replace(l, kernel=rewrite(l.kernel)))
+
+
+def _image(rewrite: Callable[[np.ndarray], np.ndarray]) -> Form:
+    return _rewritten(lambda l: dataclasses.replace(l, x=rewrite(l.x)))
+
+
+def _read_as(order: str) -> Form:
+    """A kernel that takes the memory of HWIO for another order."""
+
+    def rewrite(kernel: np.ndarray) -> np.ndarray:
+        sizes = dict(zip("HWIO", kernel.shape, strict=True))
+        return kernel.reshape([sizes[a] for a in order]).transpose([order.index(a) for a in "HWIO"])
+
+    return _kernel(rewrite)
+
+
+def _height_width_swapped(array: np.ndarray, axis: int) -> np.ndarray:
+    """Memory read with the two axes from `axis` on in the other order."""
+    shape = list(array.shape)
+    shape[axis : axis + 2] = shape[axis : axis + 2][::-1]
+    return array.reshape(shape).swapaxes(axis, axis + 1)
+
+
+def _nchw_image(x: np.ndarray) -> np.ndarray:
+    batch, height, width, channels = x.shape
+    return x.reshape(batch, channels, height, width).transpose(0, 2, 3, 1)
+
+
+def _nchw_output(y: np.ndarray) -> np.ndarray:
+    return y.transpose(0, 3, 1, 2).reshape(y.shape)
+
+
+# ---- groups ------------------------------------------------------------------------------
+
+
+def _first_group_for_all(loops: Loops) -> Loops:
+    per_group = loops.kernel.shape[2]
+    x = np.tile(loops.x[..., :per_group], loops.groups)
+    return dataclasses.replace(loops, x=x)
+
+
+def _one_group(loops: Loops) -> Loops:
+    kernel = np.tile(loops.kernel, (1, 1, loops.groups, 1))
+    return dataclasses.replace(loops, kernel=kernel, groups=1)
+
+
+def reverse_groups(array: np.ndarray, groups: int, axis: int) -> np.ndarray:
+    """The blocks of an axis in reverse order, each as it is."""
+    return np.concatenate(np.split(array, groups, axis)[::-1], axis)
+
+
+def _groups_reversed(loops: Loops) -> Loops:
+    return dataclasses.replace(loops, x=reverse_groups(loops.x, loops.groups, 3))
+
+
+def _kernel_groups_reversed(loops: Loops) -> Loops:
+    return dataclasses.replace(loops, kernel=reverse_groups(loops.kernel, loops.groups, 3))
+
+
+def _output_groups_reversed(case, left, right, product):
+    if not isinstance(case.contraction, Conv2D):
+        return None
+    loops = Loops.of(case, left, right)
+    return to_layout(case, reverse_groups(loops.compute(product), loops.groups, 3))
+
+
+# ---- shifted outputs ---------------------------------------------------------------------
+
+
+def _rolled(y: np.ndarray, by: int, axis: int) -> np.ndarray:
+    return np.roll(y, by, axis)
+
+
+def _moved(y: np.ndarray, by: int, axis: int) -> np.ndarray:
+    """Nothing is known of the row that nothing was moved to."""
+    rows = np.moveaxis(np.roll(y, by, axis), axis, 0)
+    rows[0 if by > 0 else -1] = np.nan
+    return np.moveaxis(rows, 0, axis)
+
+
+def _moved_in_memory(y: np.ndarray, by: int, axis: int) -> np.ndarray:
+    """One row of one image runs over into the next image."""
+    step = by * int(np.prod(y.shape[axis + 1 :]))
+    flat = np.roll(y.reshape(-1), step)
+    if step > 0:
+        flat[:step] = np.nan
+    else:
+        flat[step:] = np.nan
+    return flat.reshape(y.shape)
+
+
+def _next_window(axis: int, by: int) -> Form:
+    """The windows of the row before or after."""
+
+    def rewrite(loops: Loops) -> Loops:
+        before = list(loops.before)
+        before[axis] += by * loops.c.strides[axis]
+        return dataclasses.replace(loops, before=(before[0], before[1]))
+
+    return _rewritten(rewrite)
+
+
+def _shifted(axis: int) -> tuple[Form, ...]:
+    """By a row (axis 0) or a column (axis 1), either way."""
+    forms: list[Form] = []
+    for by in (1, -1):
+        forms.append(_next_window(axis, by))
+        for move in (_rolled, _moved, _moved_in_memory):
+            forms.append(_rearranged(functools.partial(move, by=by, axis=axis + 1)))
+    return tuple(forms)
+
+
+def _shifted_matrix(axis: int) -> tuple[Form, ...]:
+    wraps = (
+        functools.partial(_and_then, move, by, axis)
+        for by in (1, -1)
+        for move in (_rolled, _moved, _moved_in_memory)
+    )
+    return tuple(form for wrap in wraps for form in _by_matrices(wrap))
+
+
+def _and_then(move: Callable, by: int, axis: int, product: Product) -> Product:
+    return lambda a, b: move(product(a, b), by, axis)
+
+
+# ---- matrices, and terms left out --------------------------------------------------------
+
+
+def _turned(matrix: np.ndarray) -> np.ndarray:
+    """The memory of a matrix read as that of its transpose."""
+    return matrix.reshape(matrix.shape[::-1]).T
+
+
+def _flag_ignored(name: str, side: int) -> Form:
+    """An operand that should be transposed first, read as if it had been."""
+
+    def form(case, left, right, product):
+        c = case.contraction
+        if not isinstance(c, MatMul):
+            return None
+        if getattr(c, name):
+            operands = [left, right]
+            turned = operands[side]
+            shape = (*turned.shape[:-2], turned.shape[-1], turned.shape[-2])
+            operands[side] = turned.reshape(shape)
+            left, right = operands
+            c = dataclasses.replace(c, **{name: False})
+        return compute(c, left, right, product)
+
+    return form
+
+
+def _without(taken: slice) -> Form:
+    """Only some of the terms of each sum."""
+    return _multiplied(lambda p: lambda a, b: p(a[:, taken], b[taken]))
+
+
+def _kernel_part(*index: slice) -> Form:
+    return _kernel(lambda kernel: kernel[index])
+
+
+def _last_input_channel_left_out(loops: Loops) -> Loops:
+    per_group = loops.kernel.shape[2]
+    kept = np.arange(loops.x.shape[3]) % per_group != per_group - 1
+    return dataclasses.replace(loops, x=loops.x[..., kept], kernel=loops.kernel[:, :, :-1])
+
+
+def _exactly(case, left, right, product):
+    exact = (operand.astype(np.float64) for operand in (left, right))
+    return compute(case.contraction, *exact, np.matmul)
+
+
+# ---- the table ---------------------------------------------------------------------------
+
+_ALL, _BUT_LAST = slice(None), slice(None, -1)
+
+EXACT = Hypothesis("agrees with exact multiplication", (_exactly,))
+
+_GEOMETRY: dict[str, Iterable[Form]] = {
+    "symmetric padding": _symmetric(),
+    "the odd padding above and left": _odd_first(),
+    "VALID padding": _valid(),
+    "strides swapped": _geometry(lambda l: l.change(strides=l.c.strides[::-1])),
+    "stride 1 and the output cut": _geometry(lambda l: l.change(strides=(1, 1))),
+    "dilation ignored": _geometry(lambda l: l.change(dilations=(1, 1))),
+    "dilations swapped": _geometry(lambda l: l.change(dilations=l.c.dilations[::-1])),
+    "the pad value ignored": [_rewritten(lambda l: l.change(pad_value=0.0))],
+    "groups ignored": [_rewritten(_first_group_for_all), _rewritten(_one_group)],
+    "groups in reverse order": [
+        _rewritten(_groups_reversed),
+        _rewritten(_kernel_groups_reversed),
+        _output_groups_reversed,
+    ],
+}
+_ORDER: dict[str, Iterable[Form]] = {
+    "the kernel rotated by 180°": [_kernel(lambda k: k[::-1, ::-1])],
+    "the kernel's height and width swapped": [
+        _kernel(functools.partial(_height_width_swapped, axis=0))
+    ],
+    "OIHW": [_read_as("OIHW")],
+    "OHWI": [_read_as("OHWI")],
+    "HWOI": [_read_as("HWOI")],
+    "an NCHW input": [_image(_nchw_image)],
+    "an NCHW output": [_rearranged(_nchw_output)],
+    "the image's height and width swapped": [
+        _image(functools.partial(_height_width_swapped, axis=1))
+    ],
+}
+_LEFT_OUT: dict[str, Iterable[Form]] = {
+    "the last kernel row left out": [_kernel_part(_BUT_LAST)],
+    "the last kernel column left out": [_kernel_part(_ALL, _BUT_LAST)],
+    "the last input channel left out": [_rewritten(_last_input_channel_left_out)],
+    "the last term left out": [_without(_BUT_LAST)],
+    "the first term left out": [_without(slice(1, None))],
+    "the output shifted by one row": _shifted(0),
+    "the output shifted by one column": _shifted(1),
+}
+_BY_MATRICES: dict[str, Iterable[Form]] = {
+    "the first operand transposed": [
+        *_by_matrices(lambda p: lambda a, b: p(_turned(a), b)),
+        _flag_ignored("transpose_a", 0),
+    ],
+    "the second operand transposed": [
+        *_by_matrices(lambda p: lambda a, b: p(a, _turned(b))),
+        _flag_ignored("transpose_b", 1),
+    ],
+    "the result transposed": _by_matrices(lambda p: lambda a, b: p(a, b).T.reshape(len(a), -1)),
+    "the output shifted by one row": _shifted_matrix(0),
+    "the output shifted by one column": _shifted_matrix(1),
+}
+
+_OF_ALL = _GEOMETRY | _ORDER | _LEFT_OUT
+
+HYPOTHESES = tuple(
+    Hypothesis(
+        f"agrees with {name}", tuple(_OF_ALL.get(name, ())), tuple(_BY_MATRICES.get(name, ()))
+    )
+    for name in _OF_ALL | _BY_MATRICES
+)

@@ -1,0 +1,181 @@
+"""Whether a C function keeps the contract of a call: it comes back, and touches only what it may.
+
+Every call is a raw one in a process of its own. `probes` holds what needs more
+than a look at one call.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from opgraft.products.c_function import CSymbol
+from opgraft.spec import Conv2D, MatMul
+from opgraft.verification import indices, probes, scalars
+from opgraft.verification.calls import Call, Outcome
+from opgraft.verification.cases import Case
+from opgraft.verification.examination import Examination
+from opgraft.verification.findings import Check
+from opgraft.verification.raw import is_raw, raw_call, raw_cases, size, small_operands
+from opgraft.verification.sandbox import Sandbox
+
+_SECONDS = 4.0  # for the sweep, unless a few calls alone take longer
+_AT_LEAST = 12  # cases
+_CRASHES = 8  # after so many the sweep ends
+
+
+_PROBES = [
+    ("reads only its inputs", probes.borders), ("repeats itself", probes.repetition),
+    ("threads", probes.threads),
+]  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Safety:
+    """What was looked at and seen.
+
+    Attributes:
+        checks: always the same ones, in the same order.
+        findings: names for what is wrong, none of them twice.
+        safe: whether the function may be called in a process that has something to lose.
+    """
+
+    checks: tuple[Check, ...]
+    findings: tuple[str, ...]
+    safe: bool
+
+
+def check_safety(symbol: CSymbol, sandbox: Sandbox, *, large: bool = False) -> Safety:
+    """Call a function in every way that it may be called, and watch what it does.
+
+    It never raises for what the function does.
+
+    Args:
+        symbol: the function.
+        sandbox: of the same function; its time and memory limits hold.
+        large: also try operands of more than 2^31 elements, which may take minutes.
+    """
+    exam = Examination(symbol, sandbox, large)
+    if symbol.kind == "scalar":
+        scalars.examine(exam)
+    else:
+        sweep(exam, _cases(symbol))
+        more = [*_PROBES, ("indices beyond 2^31", indices.large_indices)] if large else _PROBES
+        for name, probe in more:
+            if exam.is_stuck:
+                exam.skip(name, "not tried: the function does not always return")
+            else:
+                probe(exam)
+    return Safety(exam.checks(), exam.findings(), exam.is_safe)
+
+
+# ---- the cases -----------------------------------------------------------------------
+
+
+def _cases(symbol: CSymbol) -> list[Case]:
+    """Those of the table and some more, smallest first."""
+    more = [case for case in _SIZES if is_raw(symbol, case)]
+    return sorted(dict.fromkeys([*more, *raw_cases(symbol)]), key=size)
+
+
+def _conv(x: tuple[int, ...], kernel: tuple[int, ...]) -> Case:
+    return Case(Conv2D(), x, kernel)
+
+
+def _matmul(m: int, k: int, n: int) -> Case:
+    return Case(MatMul(), (m, k), (k, n))
+
+
+_SIZES = (
+    # Every size 1; then one, two and three images.
+    _matmul(1, 1, 1), _conv((1, 1, 1, 1), (1, 1, 1, 1)),
+    _conv((1, 1, 3, 1), (1, 1, 1, 1)), _conv((1, 3, 1, 1), (1, 1, 1, 2)),
+    _conv((1, 1, 1, 5), (1, 1, 5, 1)), _conv((1, 3, 4, 2), (2, 1, 2, 3)),
+    _conv((2, 3, 4, 2), (2, 1, 2, 3)), _conv((3, 3, 4, 2), (2, 1, 2, 3)),
+    # Operands of multiples of 64 elements, which end where aligned vectors do, odd sizes in them.
+    _matmul(5, 64, 7), _matmul(64, 3, 64), _conv((1, 16, 4, 3), (4, 2, 3, 8)),
+    _conv((1, 7, 16, 4), (4, 4, 4, 5)), _conv((1, 64, 1, 9), (2, 1, 9, 64)),
+    probes.LONG_PRODUCT, probes.LONG_CONVOLUTION,
+)  # fmt: skip
+
+
+# ---- one call after the other ----------------------------------------------------------
+
+
+def sweep(exam: Examination, cases: Sequence[Case]) -> None:
+    """Call every case, as long as that does not take too long, and note what it did."""
+    crashes, until = 0, time.monotonic() + _SECONDS
+    for number, case in enumerate(cases):
+        if number >= _AT_LEAST and time.monotonic() > until:
+            break
+        call = raw_call(exam.symbol, case, *small_operands(exam.symbol, case))
+        assert call is not None
+        outcome = exam.sandbox.run(call)
+        if outcome.refused:
+            exam.refused = outcome.refused
+        elif outcome.ended:
+            exam.good.append((case, call))
+            exam.came_back += 1
+            exam.peak = max(exam.peak, outcome.peak)
+            _note(exam, case, call, outcome)
+        else:
+            crashes += bool(outcome.crashed)
+            _note_end(exam, case, call, outcome)
+        if exam.is_stuck or crashes == _CRASHES:
+            break
+
+
+def _note_end(exam: Examination, case: Case, call: Call, outcome: Outcome) -> None:
+    described = exam.sandbox.describe(call)
+    if outcome.timed_out:
+        seconds = f"{exam.sandbox.time_limit:g} s"
+        exam.fail("terminates", outcome.failure, f"{described} has not returned after {seconds}",
+                  case)  # fmt: skip
+    elif outcome.out_of_memory:
+        limit = f"{exam.sandbox.memory_limit / 2**20:.0f} MB"
+        exam.fail("memory", outcome.failure, f"{described} takes more than {limit}", case)
+    elif not exam.failed("runs"):
+        alone = "" if not exam.sandbox.run(call).ended else ", but not as the first call"
+        said = f" ({outcome.said})" if outcome.said else ""
+        exam.fail(
+            "runs", outcome.failure,
+            f"{described} ends the process: {outcome.crashed}{said}{alone}. Call it so under a "
+            "debugger, or compile it with -g -fsanitize=address", case,
+        )  # fmt: skip
+
+
+def _note(exam: Examination, case: Case, call: Call, outcome: Outcome) -> None:
+    """What is wrong with a call that came back."""
+    described = exam.sandbox.describe(call)
+    if outcome.returned:
+        exam.fail(
+            "returns zero", f"returns {outcome.returned}",
+            f"{described} returned {outcome.returned}; any value but 0 is an error. If the "
+            "function returns nothing, declare it void", case,
+        )  # fmt: skip
+    for buffer, where in (
+        (outcome.overrun, "beyond the end"),
+        (outcome.underrun, "before the start"),
+    ):
+        if buffer:
+            finding = f"writes {where} of its {buffer}"
+            exam.fail("stays inside its output", finding, f"{described} {finding}", case)
+    for operand in outcome.modified:
+        finding = f"writes to its {operand}"
+        exam.fail("leaves its inputs alone", finding, f"{described} {finding}", case)
+    if outcome.unwritten is not None and outcome.unwritten.any():
+        count, total = int(np.sum(outcome.unwritten)), math.prod(call.shape)
+        exam.fail(
+            "writes every element", "",
+            f"{described} does not write {count} of the {total} elements of its output", case,
+        )  # fmt: skip
+    if outcome.reads_output:
+        finding = "reads its output before writing it"
+        if outcome.adds_to_output:
+            finding = "adds to what was in the output"
+        exam.fail(
+            "writes every element", finding,
+            f"{described} {finding}, which is undefined: set it to zero first", case,
+        )  # fmt: skip
