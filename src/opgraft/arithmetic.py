@@ -57,7 +57,7 @@ class Arithmetic(values.Value):
     @property
     def supports_jit(self) -> bool:
         """Whether XLA can compile it."""
-        return self.product.supports_jit
+        return self.product.supports_jit and self.gradient.supports_jit
 
     def check(self, contraction: Contraction) -> None:
         """Raise `UnsupportedError` for a contraction that it cannot compute."""

@@ -22,7 +22,10 @@ class Function:
         function, vjp: the two functions.
         non_differentiable: names of parameters that have no gradient.
         check_finite: whether a NaN or an infinity in a gradient is an error.
+        implicit: names of options that the vjp need not take.
     """
+
+    implicit: frozenset[str] = frozenset()
 
     def __init__(self, function: Callable, vjp: Callable, non_differentiable: Iterable[str],
                  check_finite: bool) -> None:  # fmt: skip
@@ -100,7 +103,7 @@ class Bound:
                 f"{self.op}: '{name}' is a {type(value).__name__} of tensors; give each tensor a "
                 f"parameter of its own, or write *{name} in the signature"
             )
-        if value is not default and value != default:
+        if name not in self.op.implicit and value is not default and value != default:
             self._check_option(name, value)
         self.options[name] = value
         return value

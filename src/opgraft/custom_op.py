@@ -1,5 +1,6 @@
 """`custom_op`: any function of tensors as an operation whose gradient is yours."""
 
+import copy
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,8 +22,12 @@ class CustomOp(calls.Function):
     """
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method, the instance is the first argument."""
-        return self if instance is None else functools.partial(self, instance)
+        """As a method, the instance is the first argument, which the vjp need not take."""
+        if instance is None:
+            return self
+        method = copy.copy(self)
+        method.implicit = frozenset(list(self.signature.parameters)[:1])
+        return functools.partial(method, instance)
 
     @opaque
     def __call__(self, *args: Any, **keywords: Any) -> Any:

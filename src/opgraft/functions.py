@@ -117,7 +117,15 @@ def captured(function: Any) -> Iterator[tuple[str, Any]]:
     for name in _global_names(function.__code__):
         if name in function.__globals__:
             yield name, function.__globals__[name]
-    for name, parameter in inspect.signature(function).parameters.items():
+
+
+def defaults(function: Callable) -> Iterator[tuple[str, Any]]:
+    """(name, value) of what a function's parameters hold where they are not given."""
+    try:
+        parameters = inspect.signature(function).parameters.items()
+    except (TypeError, ValueError):
+        return
+    for name, parameter in parameters:
         yield name, parameter.default
 
 

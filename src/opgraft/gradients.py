@@ -40,6 +40,7 @@ class Gradient(Value):
     """
 
     in_python: bool = False
+    supports_jit: ClassVar[bool] = False  # whether XLA can compile it
 
     def of(self, arithmetic: "Arithmetic") -> "Gradient":
         """This gradient with everything that it leaves to its arithmetic filled in."""
@@ -54,6 +55,7 @@ class Native(Gradient):
     """The framework's own gradient of the exact contraction, at the operands used."""
 
     type_name: ClassVar[str] = "native"
+    supports_jit: ClassVar[bool] = True
 
 
 native = Native()
@@ -151,6 +153,7 @@ class Custom(Gradient):
 
     type_name: ClassVar[str] = "custom"
     in_python: ClassVar[bool] = True  # type: ignore[misc]
+    supports_jit: ClassVar[bool] = True
 
     vjp: Callable[..., Any]
     check_finite: bool = False
@@ -199,6 +202,20 @@ class CVjp(Gradient):
     type_name: ClassVar[str] = "c_vjp"
 
     symbols: "tuple[CSymbol, ...]"
+    forward: Any = None  # the arithmetic of the forward, for a function that takes its output
+
+    @property
+    def in_python(self) -> bool:  # type: ignore[override]
+        return self.forward is not None and self.forward.product.in_python
+
+    @property
+    def takes_output(self) -> bool:
+        return any("output" in symbol.roles for symbol in self.symbols)
+
+    def of(self, arithmetic: "Arithmetic") -> "CVjp":
+        if self.forward is not None or not self.takes_output:
+            return self
+        return CVjp(self.symbols, dataclasses.replace(arithmetic, gradient=native))
 
     def to_config(self) -> dict[str, Any]:
         symbols = [list(dataclasses.astuple(symbol)) for symbol in self.symbols]
@@ -229,8 +246,9 @@ def c_function(
     Its parameters are bound by name, as those of `og.c_function`. Beside the operands
     and the sizes, it takes the upstream gradient (`dy`, `upstream`, `grad_output` ...),
     of the output's shape, and writes the operands' gradients (`dx`, `da`,
-    `grad_input` ... and `dw`, `db`, `grad_kernel` ...), every element of them. One function
-    may write both, or two functions one each (give both prototypes, separated by `;`).
+    `grad_input` ... and `dw`, `db`, `grad_kernel` ...), every element of them. If it takes
+    the output too (`y`, `out` ...), that is what the forward gave. One function may
+    write both, or two functions one each (give both prototypes, separated by `;`).
 
         og.gradients.c_function("mm.c", "void mm_vjp(const float *a, const float *b, "
             "const float *dy, int m, int k, int n, float *da, float *db)")

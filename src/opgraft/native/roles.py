@@ -12,7 +12,7 @@ POINTERS = {
     "output": "output outputs out y c dst result results res product",
 }
 
-# A VJP has these beside; `output` is then what the forward gave.
+# A VJP has these beside; its `output` is read, and is what the forward gave.
 VJP_POINTERS = {
     "upstream": "upstream dy dout dc dout_grad grad grad_out grad_output grad_y g gy gout dresult",
     "grad_input": "grad_input dx da dinput dinputs grad_a grad_x grad_lhs gx ga dlhs",

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from opgraft.arithmetic import Arithmetic, exact
 from opgraft.backends.tensorflow import native
+from opgraft.errors import UnsupportedError
 from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
 
 
@@ -25,7 +26,8 @@ def input_gradient(arithmetic: Arithmetic, c: Contraction, upstream, left, right
             back, operands = MatMul(c.transpose_b, True), (right, upstream)
         else:
             back, operands = MatMul(False, not c.transpose_b), (upstream, right)
-        return _unbroadcast(_contract(back, arithmetic, *operands), left, upstream)
+        return _unbroadcast(contract(back, arithmetic, *operands), left, upstream)
+    refuse_unknown_kernel(c, right)
     assert isinstance(c, Conv2D)
     conv = c
 
@@ -44,7 +46,8 @@ def kernel_gradient(arithmetic: Arithmetic, c: Contraction, upstream, left, righ
             back, operands = MatMul(True, c.transpose_a), (upstream, left)
         else:
             back, operands = MatMul(not c.transpose_a, False), (left, upstream)
-        return _unbroadcast(_contract(back, arithmetic, *operands), right, upstream)
+        return _unbroadcast(contract(back, arithmetic, *operands), right, upstream)
+    refuse_unknown_kernel(c, right)
     assert isinstance(c, Conv2D)
     conv = c
 
@@ -54,10 +57,11 @@ def kernel_gradient(arithmetic: Arithmetic, c: Contraction, upstream, left, righ
     return unless_empty(compute, upstream, [right])[0]
 
 
-def _contract(c: Contraction, arithmetic: Arithmetic, left, right) -> tf.Tensor:
-    from opgraft.backends.tensorflow.contraction import contract
+def contract(c: Contraction, arithmetic: Arithmetic, left, right) -> tf.Tensor:
+    """Under an arithmetic, by the door that every contraction goes through."""
+    from opgraft.backends.tensorflow import contraction
 
-    return contract(c, arithmetic, left, right)
+    return contraction.contract(c, arithmetic, left, right)
 
 
 def _unbroadcast(gradient, operand, upstream) -> tf.Tensor:
@@ -70,6 +74,16 @@ def _unbroadcast(gradient, operand, upstream) -> tf.Tensor:
     summed = tf.reshape(tf.reduce_sum(gradient, axes), tf.shape(operand))
     summed.set_shape(operand.shape)
     return summed
+
+
+def refuse_unknown_kernel(c: Contraction, kernel) -> None:
+    """Raise where a convolution's kernel has no static size to build its gradient from."""
+    if isinstance(c, Conv2D) and not kernel.shape.is_fully_defined():
+        raise UnsupportedError(
+            f"the gradient of this {c.type_name} needs the sizes of the kernel, which are not "
+            f"known here ({kernel.shape}). Give the kernel a static shape: tf.ensure_shape, or a "
+            "tf.TensorSpec with sizes"
+        )
 
 
 def unless_empty(compute, upstream, operands) -> list[tf.Tensor]:
@@ -123,7 +137,7 @@ def _conv_input(arithmetic: Arithmetic, c: Conv2D, upstream, left, right) -> tf.
     )
     reach = _reach(c, kernel)
     back = Conv2D(dilations=c.dilations, groups=groups, padding=((reach[0],) * 2, (reach[1],) * 2))
-    padded = _contract(back, arithmetic, _with_zeros_between(dy, c.strides), turned)
+    padded = contract(back, arithmetic, _with_zeros_between(dy, c.strides), turned)
     for axis in (0, 1):
         padded = _cut(padded, axis + 1, native.side(c, axis, x, kernel)[0], tf.shape(x)[axis + 1])
     return tf.transpose(padded, (0, 3, 1, 2)) if c.channels_first else padded
@@ -168,6 +182,6 @@ def _conv_kernel(arithmetic: Arithmetic, c: Conv2D, upstream, left, right) -> tf
     images = tf.transpose(tf.reshape(x, (batch, h, w, groups, ins)), (4, 1, 2, 3, 0))
     images = tf.reshape(images, (ins, h, w, groups * batch))
     back = Conv2D(strides=c.dilations, dilations=c.strides, groups=groups)
-    taps = _contract(back, arithmetic, images, tf.transpose(dy, (1, 2, 0, 3)))
+    taps = contract(back, arithmetic, images, tf.transpose(dy, (1, 2, 0, 3)))
     gradient = tf.transpose(taps, (1, 2, 0, 3))
     return tf.reshape(gradient, tf.shape(right))

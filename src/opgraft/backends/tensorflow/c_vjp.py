@@ -8,19 +8,22 @@ gradient, and a tape does the rest.
 
 import tensorflow as tf
 
+from opgraft.arithmetic import Arithmetic
 from opgraft.backends.tensorflow import backward, native
 from opgraft.backends.tensorflow.graft import Rule, Tensors, apply
 from opgraft.backends.tensorflow.library import follow_once, ops
 from opgraft.backends.tensorflow.symbols import attributes
 from opgraft.errors import UnsupportedError
+from opgraft.gradients import CVjp
 from opgraft.native import core, vjp
 from opgraft.products import CSymbol
 from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
 
 
-def gradients(symbols, c: Contraction, upstream, left, right) -> Tensors:
+def gradients(gradient: CVjp, c: Contraction, upstream, left, right) -> Tensors:
     """The gradients of both operands. Second order through them is an error."""
-    parts = PlainParts(vjp.serving(symbols, c))
+    backward.refuse_unknown_kernel(c, right)
+    parts = PlainParts(vjp.serving(gradient.symbols, c), gradient.forward)
 
     def run(left, right, upstream):
         def pulled_back():
@@ -46,8 +49,8 @@ def gradients(symbols, c: Contraction, upstream, left, right) -> Tensors:
 class PlainParts:
     """A contraction as plain parts whose gradients are C functions. Only shapes are computed."""
 
-    def __init__(self, symbols: list[CSymbol]) -> None:
-        self._symbols = symbols
+    def __init__(self, symbols: list[CSymbol], forward: Arithmetic | None) -> None:
+        self._symbols, self._forward = symbols, forward
         self._convolves = symbols[0].kind == "conv2d_vjp"
         self.names = " and ".join(symbol.symbol for symbol in symbols)
 
@@ -121,14 +124,13 @@ class PlainParts:
     def _part(self, c: Contraction, a, b, sizes: dict) -> tf.Tensor:
         """An operation of the shape of the plain contraction, whose gradient is the C function's.
 
-        Its value is asked for only if a C function takes it, and is then the exact one.
+        Its value is asked for only if a C function takes it, and is then that of the forward.
         """
         vector = tf.stack([tf.cast(sizes.get(role, 0), tf.int64) for role in core.roles()])
-        takes_output = any("output" in symbol.roles for symbol in self._symbols)
 
         def value(a, b):
-            if takes_output:
-                return [native.contract(c, a, b)]
+            if self._forward is not None:
+                return [backward.contract(c, self._forward, a, b)]
             if isinstance(c, MatMul):
                 shape = (sizes["m"], sizes["n"])
             else:

@@ -20,8 +20,8 @@ from opgraft.errors import ArgumentError, DtypeError, OpgraftError, UnsupportedE
 def custom_op(bound: Bound) -> Any:
     """Run one call of a custom op. Raises as `opgraft.custom_op` says."""
     op = bound.op
-    refuse_captured_values(op.function, op)
-    refuse_captured_values(op.vjp, op)
+    refuse_captured_values(op.function)
+    refuse_captured_values(op.vjp, defaults=True)
     inputs = [_input(op, name, value) for name, value in bound.tensors.items()]
     with Surroundings(str(op), [tf.stop_gradient(x) for x in inputs]) as surroundings:
         result = bound.run(surroundings.tensors)
@@ -120,15 +120,22 @@ class Vjp:
             x, *rest = _split(surroundings.tensors, len(inputs), present)
             packed = [tf.nest.pack_sequence_as(self._structure, values) for values in rest]
             returned = self._listed(self.bound.gradients(x, *packed))
-            gradients = []
-            for i, (name, own, gradient) in enumerate(
-                zip(self.names, inputs, returned, strict=True)
-            ):
-                checked = check_gradient(op, name, own, gradient, i in wanted)
-                if checked is not None:
-                    gradients.append(checked)
-            surroundings.refuse_captured(gradients)
-        return gradients
+            given = [self._tensor(*entry) for entry in zip(self.names, returned, strict=True)]
+            surroundings.refuse_captured([g for g in given if g is not None])
+        checked = [
+            check_gradient(op, name, own, gradient, i in wanted)
+            for i, (name, own, gradient) in enumerate(zip(self.names, inputs, given, strict=True))
+        ]
+        return [gradient for gradient in checked if gradient is not None]
+
+    def _tensor(self, name: str, gradient: Any) -> tf.Tensor | None:
+        try:
+            return None if gradient is None else tf.convert_to_tensor(gradient)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(
+                f"the vjp of {self.bound.op} returned {gradient!r} for {name}, which is no tensor "
+                f"({error})"
+            ) from None
 
     def _listed(self, returned: Any) -> list:
         """What the vjp returned as one entry per input."""
@@ -167,12 +174,6 @@ def check_gradient(op, name: str, x: tf.Tensor, gradient: Any, wanted: bool):
             f"{said} None for {name}, which would then never be trained. Return a gradient of the "
             f"shape {_shape(x)}, or declare it: non_differentiable=('{name}',)"
         )
-    try:
-        gradient = tf.convert_to_tensor(gradient)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"{said} {gradient!r} for {name}, which is no tensor ({error})"
-        ) from None
     if gradient.dtype != x.dtype:
         raise DtypeError(
             f"{said} a gradient of dtype {gradient.dtype.name} for {name}, which is "
@@ -289,9 +290,10 @@ def _is_variable(value: Any) -> bool:
     return isinstance(value, tf.Variable | keras.Variable)
 
 
-def refuse_captured_values(function, op) -> None:
-    """Raise for tensors and trainable variables in closures and globals."""
-    for name, value in functions.captured(function):
+def refuse_captured_values(function, *, defaults: bool = False) -> None:
+    """Raise for tensors and trainable variables in closures and globals, and in defaults."""
+    found = [*functions.captured(function), *(functions.defaults(function) if defaults else ())]
+    for name, value in found:
         tensor = isinstance(value, tf.Tensor | keras.KerasTensor)
         if (tensor or (_is_variable(value) and value.trainable)) and _is_float(value):
             raise ArgumentError(_captures(functions.describe(function), f"'{name}'", value))

@@ -39,7 +39,7 @@ def _(gradient: gradients.ByContraction, contraction, upstream, left, right, ski
 
 @vjp.register
 def _(gradient: gradients.CVjp, contraction, upstream, left, right, skip):
-    return c_vjp.gradients(gradient.symbols, contraction, upstream, left, right)
+    return c_vjp.gradients(gradient, contraction, upstream, left, right)
 
 
 def _text(op, name: str) -> str:

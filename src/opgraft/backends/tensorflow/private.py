@@ -52,6 +52,12 @@ def identity_n(tensors, gradient: str, backward):
             f"TensorFlow {tf.__version__} offers no way to give a custom op a gradient under XLA. "
             "Ask for jit_compile=False: in model.compile(...), or in the tf.function around it"
         )
+    if "loop_body" in tf.get_current_name_scope().split("/"):  # where pfor traces
+        raise UnsupportedError(
+            "a custom op inside tf.vectorized_map, or in a Jacobian by it, would lose its gradient "
+            "under XLA. Ask for jit_compile=False, or use tf.map_fn, or "
+            "tape.jacobian(..., experimental_use_pfor=False)"
+        )
     graph = tf.compat.v1.get_default_graph()
     with _stop_recording(), graph.gradient_override_map({"IdentityN": gradient}):
         outputs = tf.identity_n(tensors)

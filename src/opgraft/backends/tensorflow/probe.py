@@ -36,9 +36,8 @@ def graph_gradients(
         found = _tape_gradient(function, list(tensors[: len(inputs)]), list(tensors[len(inputs) :]))
         return [g for g in found if g is not None], [g is not None for g in found]
 
-    present, is_present = tf.function(run, autograph=False, input_signature=specs)(
-        *map(tf.constant, (*inputs, *upstreams))
-    )
+    graph = tf.function(run, autograph=False).get_concrete_function(*specs)
+    present, is_present = graph(*map(tf.constant, (*inputs, *upstreams)))
     rest = iter(present)
     return [_array(next(rest)) if bool(there) else None for there in is_present]
 
@@ -98,7 +97,7 @@ def trace(function: Function, inputs: Arrays) -> None:
 def of_any_size(function: Function, inputs: Arrays) -> Function:
     """The function as a graph that knows the ranks of its inputs and no sizes."""
     specs = [tf.TensorSpec([None] * np.ndim(x), np.asarray(x).dtype) for x in inputs]
-    return tf.function(function, autograph=False, input_signature=specs)
+    return tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
 def save(function: Function, inputs: Arrays, folder: str) -> None:

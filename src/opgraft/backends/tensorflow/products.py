@@ -4,7 +4,7 @@ import functools
 
 import tensorflow as tf
 
-from opgraft import values
+from opgraft import gradients, values
 from opgraft.arithmetic import Arithmetic
 from opgraft.backends.tensorflow import native, symbols
 from opgraft.backends.tensorflow.library import follow_once, ops
@@ -22,7 +22,10 @@ def run(
 
 @run.register
 def _(product: Exact, contraction, arithmetic, left, right):
-    return native.contract(contraction, left, right)
+    if arithmetic.gradient == gradients.native:
+        return native.contract(contraction, left, right)
+    value = native.contract(contraction, tf.stop_gradient(left), tf.stop_gradient(right))
+    return _graft(contraction, arithmetic, left, right, value)
 
 
 @run.register
@@ -43,20 +46,23 @@ def _(product: PythonFunction, contraction, arithmetic, left, right):
     value = tf.numpy_function(
         functools.partial(product.compute, contraction), [left, right], left.dtype, stateful=True
     )
+    return _graft(contraction, _in_memory(arithmetic), left, right, value)
+
+
+def _graft(contraction, arithmetic: Arithmetic, left, right, value) -> tf.Tensor:
+    """A value with the gradient that the arithmetic gives to the contraction."""
     return ops().opgraft_graft(
         a=left,
         b=right,
         value=value,
         contraction=values.to_json(contraction),
-        arithmetic=_in_memory(arithmetic),
+        arithmetic=values.to_json(arithmetic),
     )
 
 
-def _in_memory(arithmetic: Arithmetic) -> str:
+def _in_memory(arithmetic: Arithmetic) -> Arithmetic:
     """What the gradient must know of an arithmetic whose product cannot be written down."""
-    return values.to_json(
-        Arithmetic(arithmetic.input, arithmetic.kernel, Exact(), arithmetic.gradient)
-    )
+    return Arithmetic(arithmetic.input, arithmetic.kernel, Exact(), arithmetic.gradient)
 
 
 @functools.singledispatch
