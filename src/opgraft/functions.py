@@ -96,13 +96,17 @@ def takes_keyword(function: Callable, name: str) -> bool:
 # ---- what a function captures ------------------------------------------------------------
 
 
-def captured(function: Any) -> Iterator[tuple[str, Any]]:
-    """(name, value) of what a function takes from its surroundings: closures, globals, defaults."""
+def captured(function: Any, *, arguments: bool = False) -> Iterator[tuple[str, Any]]:
+    """(name, value) of what a function takes from its surroundings: closures and globals.
+
+    With `arguments`, also what a functools.partial gives: it is no parameter to its caller.
+    """
     function = inspect.unwrap(function)
     if isinstance(function, functools.partial):
         yield from ((f"argument {i}", value) for i, value in enumerate(function.args))
-        yield from function.keywords.items()
-        yield from captured(function.func)
+        if arguments:
+            yield from function.keywords.items()
+        yield from captured(function.func, arguments=arguments)
         return
     if isinstance(function, types.MethodType):
         function = function.__func__

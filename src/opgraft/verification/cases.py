@@ -50,6 +50,19 @@ class Case:
     def output(self) -> Shape:
         return self.contraction.output_shape(self.left, self.right)  # type: ignore[return-value]
 
+    @property
+    def axes(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """What the axes of the first operand, the second and the output are."""
+        c = self.contraction
+        if isinstance(c, Conv2D):
+            last = ("image", "row", "column", "channel")
+            images = ("image", "channel", "row", "column") if c.channels_first else last
+            return images, ("kernel row", "kernel column", "in channel", "out channel"), images
+        shapes = (self.left, self.right, self.output)
+        return tuple(
+            (*(f"batch {i}" for i in range(len(shape) - 2)), "row", "column") for shape in shapes
+        )  # type: ignore[return-value]
+
     def _random(self, salt: str) -> np.random.Generator:
         return np.random.default_rng(zlib.crc32(f"{self.id} {salt}".encode()))
 

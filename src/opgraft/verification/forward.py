@@ -78,8 +78,10 @@ def check_forward(
     )
     smallest = _smallest(subject, decisive)
     checks = [
-        _values(subject, "small integers", integers, smallest, findings),
-        _values(subject, "random numbers", numbers, smallest, findings),
+        *(
+            _values(subject, name, seen, smallest if seen is decisive else None, findings)
+            for name, seen in (("small integers", integers), ("random numbers", numbers))
+        ),
         *check_batch(subject, numbers),
         *check_special_values(subject, numbers),
         *_deviation(subject, numbers),
@@ -112,7 +114,7 @@ def _values(subject: Subject, name: str, seen: Sequence[Observation],
         name = "within the limit" if name == "small integers" else name
     failing = [o for o in seen if o.failed]
     if failing:
-        shown = smallest if smallest is not None and smallest.failed else failing[0]
+        shown = failing[0] if smallest is None else smallest
         found = "".join(f"; {finding}" for finding in findings)
         message = f"wrong in {len(failing)} of {len(seen)} cases. {_worst(subject, shown)}{found}"
         return Check(name, False, message, proves, shown.case.id)

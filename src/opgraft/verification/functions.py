@@ -11,7 +11,7 @@ from opgraft.custom_op import CustomOp
 from opgraft.errors import UnsupportedError
 from opgraft.verification import numeric
 from opgraft.verification.findings import Check, Deviation
-from opgraft.verification.gradient import Outcome
+from opgraft.verification.parts import Outcome
 
 _SURROGATE_TOLERANCE = 1e-5
 _TRIES = 3  # random points, where the first lies on a kink

@@ -1,9 +1,7 @@
 """Alternative meanings of a contraction, each with a name: what a wrong kernel may compute.
 
 A name has several forms, because one mistake comes in several shapes: a kernel
-that swaps its strides may or may not look whether it is inside of the image. A
-form gives the output that is due under the mistake, NaN where it cannot tell
-(memory that nobody wrote, or beyond the operands), and None where it does not apply.
+that swaps its strides may or may not look whether it is inside of the image.
 """
 
 import dataclasses
@@ -13,13 +11,18 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from opgraft.spec import Conv2D, MatMul
-from opgraft.verification.cases import Case
 from opgraft.verification.due import Product, compute
+from opgraft.verification.forms import (
+    Form,
+    Rewrite,
+    by_matrices,
+    multiplied,
+    of_other_geometry,
+    rearranged,
+    rewritten,
+    then,
+)
 from opgraft.verification.loops import Loops, to_layout
-
-Form = Callable[[Case, np.ndarray, np.ndarray, Product], np.ndarray | None]
-Rewrite = Callable[[Loops], Loops | None]  # None: the mistake cannot be made here
-Rearrange = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,80 +38,10 @@ class Hypothesis:
     by_matrices: tuple[Form, ...] = ()
 
 
-# ---- how forms are made ------------------------------------------------------------------
-
-
-def _rewritten(rewrite: Rewrite) -> Form:
-    """A convolution whose loops are others."""
-
-    def form(case, left, right, product):
-        if not isinstance(case.contraction, Conv2D):
-            return None
-        loops = Loops.of(case, left, right)
-        changed = rewrite(loops)
-        if changed is None:
-            return None
-        return to_layout(case, _in_place(changed.compute(product), loops.shape))
-
-    return form
-
-
-def _in_place(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """An output of another shape as it lies in the memory of the one that is due."""
-    if y.shape == shape:
-        return y
-    memory = np.full(shape, np.nan)
-    count = min(y.size, memory.size)
-    memory.reshape(-1)[:count] = y.reshape(-1)[:count]
-    return memory
-
-
-def _rearranged(rearrange: Rearrange) -> Form:
-    """A convolution whose right output, NHWC, is rearranged."""
-
-    def form(case, left, right, product):
-        if not isinstance(case.contraction, Conv2D):
-            return None
-        return to_layout(case, rearrange(Loops.of(case, left, right).compute(product)))
-
-    return form
-
-
-def _multiplied(wrap: Callable[[Product], Product]) -> Form:
-    """A contraction through another product of two matrices."""
-    return lambda case, left, right, product: compute(case.contraction, left, right, wrap(product))
-
-
-def _by_matrices(wrap: Callable[[Product], Product]) -> tuple[Form, Form]:
-    """The same where convolutions are computed by it, and where they are not."""
-    everywhere = _multiplied(wrap)
-
-    def form(case, *arguments):
-        return everywhere(case, *arguments) if isinstance(case.contraction, MatMul) else None
-
-    return everywhere, form
-
-
-def _geometry(change: Rewrite) -> tuple[Form, ...]:
-    """A change of the contraction's fields, by kernels that go on from there in four ways."""
-    ways: tuple[Rewrite, ...] = (
-        lambda loops: loops,  # from the start and to the output size that are due
-        Loops.started_anew,  # from the start that the changed fields give
-        Loops.reading_on,
-        Loops.resolved,  # start and output size, as it then lies in memory
-    )
-    return tuple(_rewritten(functools.partial(_then, change, way)) for way in ways)
-
-
-def _then(first: Rewrite, second: Rewrite, loops: Loops) -> Loops | None:
-    between = first(loops)
-    return None if between is None else second(between)
-
-
 # ---- padding -----------------------------------------------------------------------------
 
 
-def _starting(start: Callable[[int, int, int, int], int], modes: Iterable[bool]) -> Rewrite:
+def starting(start: Callable[[int, int, int, int], int], modes: Iterable[bool]) -> Rewrite:
     """Windows that start at `start(before, after, kernel, dilation)` where SAME is in `modes`."""
     modes = tuple(modes)
 
@@ -139,34 +72,34 @@ def _symmetric() -> Iterable[Form]:
         lambda before, after, k, d: ((k - 1) * d + 1) // 2,
     )
     for half in halves:
-        yield _rewritten(_starting(_where_padded(half), [True]))
-        yield _rewritten(_starting(half, [True]))
+        yield rewritten(starting(_where_padded(half), [True]))
+        yield rewritten(starting(half, [True]))
 
 
-def _odd_first() -> Iterable[Form]:
-    for modes in ([True], [True, False]):
-        yield _rewritten(_starting(lambda before, after, k, d: after, modes))
+def odd_first(modes: Iterable[bool]) -> Rewrite:
+    """With the larger half of the padding above and left, where SAME is in `modes`."""
+    return starting(lambda before, after, k, d: after, modes)
 
 
 def _valid() -> Iterable[Form]:
     """Without padding, up to the output size that is due; or a smaller output."""
     for modes in ([True], [True, False]):
-        start = _starting(lambda before, after, k, d: 0, modes)
-        yield _rewritten(start)
-        yield _rewritten(functools.partial(_then, start, Loops.reading_on))
-    yield _rewritten(lambda l: l.change(padding="VALID").resolved())
-    yield _rewritten(lambda l: l.change(padding="VALID").resolved() if l.c.padding == "SAME" else l)
+        start = starting(lambda before, after, k, d: 0, modes)
+        yield rewritten(start)
+        yield rewritten(functools.partial(then, start, Loops.reading_on))
+    yield rewritten(lambda l: l.change(padding="VALID").resolved())
+    yield rewritten(lambda l: l.change(padding="VALID").resolved() if l.c.padding == "SAME" else l)
 
 
 # ---- the order of the operands in memory -------------------------------------------------
 
 
 def _kernel(rewrite: Callable[[np.ndarray], np.ndarray]) -> Form:
-    return _rewritten(lambda l: dataclasses.replace(l, kernel=rewrite(l.kernel)))
+    return rewritten(lambda l: dataclasses.replace(l, kernel=rewrite(l.kernel)))
 
 
 def _image(rewrite: Callable[[np.ndarray], np.ndarray]) -> Form:
-    return _rewritten(lambda l: dataclasses.replace(l, x=rewrite(l.x)))
+    return rewritten(lambda l: dataclasses.replace(l, x=rewrite(l.x)))
 
 
 def _read_as(order: str) -> Form:
@@ -262,7 +195,7 @@ def _next_window(axis: int, by: int) -> Form:
         before[axis] += by * loops.c.strides[axis]
         return dataclasses.replace(loops, before=(before[0], before[1]))
 
-    return _rewritten(rewrite)
+    return rewritten(rewrite)
 
 
 def _shifted(axis: int) -> tuple[Form, ...]:
@@ -271,20 +204,20 @@ def _shifted(axis: int) -> tuple[Form, ...]:
     for by in (1, -1):
         forms.append(_next_window(axis, by))
         for move in (_rolled, _moved, _moved_in_memory):
-            forms.append(_rearranged(functools.partial(move, by=by, axis=axis + 1)))
+            forms.append(rearranged(functools.partial(move, by=by, axis=axis + 1)))
     return tuple(forms)
 
 
 def _shifted_matrix(axis: int) -> tuple[Form, ...]:
     wraps = (
-        functools.partial(_and_then, move, by, axis)
+        functools.partial(_moved_after, move, by, axis)
         for by in (1, -1)
         for move in (_rolled, _moved, _moved_in_memory)
     )
-    return tuple(form for wrap in wraps for form in _by_matrices(wrap))
+    return tuple(form for wrap in wraps for form in by_matrices(wrap))
 
 
-def _and_then(move: Callable, by: int, axis: int, product: Product) -> Product:
+def _moved_after(move: Callable, by: int, axis: int, product: Product) -> Product:
     return lambda a, b: move(product(a, b), by, axis)
 
 
@@ -317,7 +250,7 @@ def _flag_ignored(name: str, side: int) -> Form:
 
 def _without(taken: slice) -> Form:
     """Only some of the terms of each sum."""
-    return _multiplied(lambda p: lambda a, b: p(a[:, taken], b[taken]))
+    return multiplied(lambda p: lambda a, b: p(a[:, taken], b[taken]))
 
 
 def _kernel_part(*index: slice) -> Form:
@@ -343,17 +276,20 @@ EXACT = Hypothesis("agrees with exact multiplication", (_exactly,))
 
 _GEOMETRY: dict[str, Iterable[Form]] = {
     "symmetric padding": _symmetric(),
-    "the odd padding above and left": _odd_first(),
+    "the odd padding above and left": [
+        rewritten(odd_first([True])),
+        rewritten(odd_first([True, False])),
+    ],
     "VALID padding": _valid(),
-    "strides swapped": _geometry(lambda l: l.change(strides=l.c.strides[::-1])),
-    "stride 1 and the output cut": _geometry(lambda l: l.change(strides=(1, 1))),
-    "dilation ignored": _geometry(lambda l: l.change(dilations=(1, 1))),
-    "dilations swapped": _geometry(lambda l: l.change(dilations=l.c.dilations[::-1])),
-    "the pad value ignored": [_rewritten(lambda l: l.change(pad_value=0.0))],
-    "groups ignored": [_rewritten(_first_group_for_all), _rewritten(_one_group)],
+    "strides swapped": of_other_geometry(lambda l: l.change(strides=l.c.strides[::-1])),
+    "stride 1 and the output cut": of_other_geometry(lambda l: l.change(strides=(1, 1))),
+    "dilation ignored": of_other_geometry(lambda l: l.change(dilations=(1, 1))),
+    "dilations swapped": of_other_geometry(lambda l: l.change(dilations=l.c.dilations[::-1])),
+    "the pad value ignored": [rewritten(lambda l: l.change(pad_value=0.0))],
+    "groups ignored": [rewritten(_first_group_for_all), rewritten(_one_group)],
     "groups in reverse order": [
-        _rewritten(_groups_reversed),
-        _rewritten(_kernel_groups_reversed),
+        rewritten(_groups_reversed),
+        rewritten(_kernel_groups_reversed),
         _output_groups_reversed,
     ],
 }
@@ -366,7 +302,7 @@ _ORDER: dict[str, Iterable[Form]] = {
     "OHWI": [_read_as("OHWI")],
     "HWOI": [_read_as("HWOI")],
     "an NCHW input": [_image(_nchw_image)],
-    "an NCHW output": [_rearranged(_nchw_output)],
+    "an NCHW output": [rearranged(_nchw_output)],
     "the image's height and width swapped": [
         _image(functools.partial(_height_width_swapped, axis=1))
     ],
@@ -374,7 +310,7 @@ _ORDER: dict[str, Iterable[Form]] = {
 _LEFT_OUT: dict[str, Iterable[Form]] = {
     "the last kernel row left out": [_kernel_part(_BUT_LAST)],
     "the last kernel column left out": [_kernel_part(_ALL, _BUT_LAST)],
-    "the last input channel left out": [_rewritten(_last_input_channel_left_out)],
+    "the last input channel left out": [rewritten(_last_input_channel_left_out)],
     "the last term left out": [_without(_BUT_LAST)],
     "the first term left out": [_without(slice(1, None))],
     "the output shifted by one row": _shifted(0),
@@ -382,14 +318,14 @@ _LEFT_OUT: dict[str, Iterable[Form]] = {
 }
 _BY_MATRICES: dict[str, Iterable[Form]] = {
     "the first operand transposed": [
-        *_by_matrices(lambda p: lambda a, b: p(_turned(a), b)),
+        *by_matrices(lambda p: lambda a, b: p(_turned(a), b)),
         _flag_ignored("transpose_a", 0),
     ],
     "the second operand transposed": [
-        *_by_matrices(lambda p: lambda a, b: p(a, _turned(b))),
+        *by_matrices(lambda p: lambda a, b: p(a, _turned(b))),
         _flag_ignored("transpose_b", 1),
     ],
-    "the result transposed": _by_matrices(lambda p: lambda a, b: p(a, b).T.reshape(len(a), -1)),
+    "the result transposed": by_matrices(lambda p: lambda a, b: p(a, b).T.reshape(len(a), -1)),
     "the output shifted by one row": _shifted_matrix(0),
     "the output shifted by one column": _shifted_matrix(1),
 }

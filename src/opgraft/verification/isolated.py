@@ -1,4 +1,4 @@
-"""Running Python code where it cannot harm: a copy of this process, or a new one."""
+"""Running code where it cannot harm: in a copy of this process, or in a new one."""
 
 import os
 import pickle
@@ -15,14 +15,25 @@ from opgraft import values
 from opgraft.arithmetic import Arithmetic
 from opgraft.verification.cases import Case
 from opgraft.verification.findings import Check
-from opgraft.verification.gradient import GradientChecks, Outcome
+from opgraft.verification.gradient import GradientChecks
+from opgraft.verification.parts import Outcome
+
+TIMED_OUT, OUT_OF_MEMORY = "timed out", "out of memory"
+_DONE = "."  # what the copy says when it has come to its end
+_FAILED = "?"  # and before the reason why it has not
 
 _said: list[int] = []  # in the copy: where `say` writes
 
 
 def say(text: str) -> None:
     """In the copy: tell the parent what is tried now."""
-    os.write(_said[0], f"{text}\n".encode())
+    os.write(_said[0], (text.replace("\n", " ") + "\n").encode())
+
+
+def finding(ended: str) -> str:
+    """How a copy ended, as a diagnosis."""
+    known = {TIMED_OUT: "never returns", OUT_OF_MEMORY: "takes too much memory"}
+    return known.get(ended, f"crashes ({ended})")
 
 
 def run(
@@ -44,12 +55,14 @@ def run(
     os.close(writes)
     try:
         return _watch(pid, reads, time.monotonic() + seconds, hear)
+    except BaseException:
+        _kill(pid)
+        raise
     finally:
         os.close(reads)
 
 
 def _in_copy(function: Callable[[], None], memory: int) -> None:
-    code = 1
     try:
         import resource
 
@@ -57,82 +70,114 @@ def _in_copy(function: Callable[[], None], memory: int) -> None:
             now = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))
         function()
-        code = 0
+        say(_DONE)
     except MemoryError:
-        code = 77
+        say(_FAILED + OUT_OF_MEMORY)
     except BaseException as error:
-        say(f"!{type(error).__name__}: {error}".replace("\n", " "))
+        say(f"{_FAILED}{type(error).__name__}: {error}")
     finally:
-        os._exit(code)
+        os._exit(0)
 
 
 def _watch(pid: int, reads: int, deadline: float, hear: Callable[[str], None]) -> str:
-    error, rest = "", b""
+    end, rest = "", b""
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return "timed out"
+            _kill(pid)
+            return TIMED_OUT
         if not select.select([reads], [], [], min(left, 0.2))[0]:
             continue
         block = os.read(reads, 65536)
         if not block:
             break
         *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            text = line.decode(errors="replace")
-            if text.startswith("!"):
-                error = text[1:]
+        for line in (each.decode(errors="replace") for each in lines):
+            if line == _DONE or line.startswith(_FAILED):
+                end = line
             else:
-                hear(text)
+                hear(line)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code == 77:
-        return "takes too much memory"
-    if code < 0:
-        return signal.Signals(-code).name
-    return error or (f"exit({code})" if code else "")
+    if end == _DONE:
+        return ""
+    return end.removeprefix(_FAILED) or exit_name(code)
 
 
-# ---- a new process -------------------------------------------------------------------------
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
-def gradient(arithmetic: Arithmetic, cases: Sequence[Case], seconds: float) -> Outcome:
-    """The gradient checks of an arithmetic whose gradient is C code, in a new process."""
-    with tempfile.TemporaryDirectory(prefix="opgraft-verify-") as folder:
-        asked, answered = (os.path.join(folder, name) for name in ("asked", "answered"))
+def exit_name(code: int) -> str:
+    """An exit code in words: the signal, or `exit(3)`."""
+    return signal.Signals(-code).name if code < 0 else f"exit({code})"
+
+
+def environment() -> dict[str, str]:
+    """For a new Python that imports what this one imports."""
+    path = os.pathsep.join(entry or os.curdir for entry in sys.path)
+    return os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+# ---- a gradient in a new process -------------------------------------------------------------
+
+
+class Gradient:
+    """The gradient checks of an arithmetic whose gradient is C code, in a process of their own.
+
+    It starts with the `with`, and runs beside this one until `outcome` is asked for.
+    """
+
+    def __init__(
+        self, arithmetic: Arithmetic, cases: Sequence[Case], limit: float | None, seconds: float
+    ) -> None:
+        self._question = (values.to_json(arithmetic), list(cases), limit)
+        self._seconds = seconds * 3 + 60  # for the start and all cases
+
+    def __enter__(self) -> "Gradient":
+        self._folder = tempfile.TemporaryDirectory(prefix="opgraft-verify-")
+        asked, self._answered = (os.path.join(self._folder.name, n) for n in ("asked", "answered"))
         with open(asked, "wb") as file:
-            pickle.dump((values.to_json(arithmetic), list(cases)), file)
+            pickle.dump(self._question, file)
         code = "import sys; from opgraft.verification.isolated import answer; answer(*sys.argv[1:])"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, asked, self._answered], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment(),
+        )  # fmt: skip
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._folder.cleanup()
+
+    def outcome(self) -> tuple[Outcome, bool]:
+        """What was found, and whether the gradient may be called in this process."""
         try:
-            done = subprocess.run(
-                [sys.executable, "-c", code, asked, answered], capture_output=True, text=True,
-                timeout=seconds + 60, check=False,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)},
-            )  # fmt: skip
+            said = self._process.communicate(timeout=self._seconds)[1]
         except subprocess.TimeoutExpired:
-            message = f"the gradient's C function does not come back within {seconds:g} s"
-            return _failed("terminates", message, "the gradient never returns")
-        if done.returncode < 0:
-            name = signal.Signals(-done.returncode).name
-            return _failed("runs", f"the gradient's C function ends in {name}",
-                           f"the gradient crashes ({name})")  # fmt: skip
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.strip()]
-            return _failed("runs", lines[-1] if lines else f"exit code {done.returncode}",
-                           "the gradient fails")  # fmt: skip
-        with open(answered, "rb") as file:
-            return pickle.load(file)
+            message = f"the gradient's C function does not come back within {self._seconds:g} s"
+            return _failed("terminates", message, "the gradient never returns"), False
+        code = self._process.returncode
+        if code:
+            lines = [line for line in said.splitlines() if line.strip()]
+            message = lines[-1] if lines and code > 0 else exit_name(code)
+            return _failed(
+                "runs", f"the process that calls the gradient ends: {message}",
+                f"the gradient crashes ({exit_name(code)})",
+            ), False  # fmt: skip
+        with open(self._answered, "rb") as file:
+            return pickle.load(file), True
 
 
-def _failed(name: str, message: str, finding: str) -> Outcome:
-    return Outcome((Check(name, False, message),), (finding,))
+def _failed(name: str, message: str, found: str) -> Outcome:
+    return Outcome((Check(name, False, message),), (found,))
 
 
 def answer(asked: str, answered: str) -> None:
     """What the new process does."""
     with open(asked, "rb") as file:
-        text, cases = pickle.load(file)
-    found = GradientChecks(values.from_json(text), cases).run()
+        text, cases, limit = pickle.load(file)
+    found = GradientChecks(values.from_json(text), cases, limit=limit).run()
     with open(answered, "wb") as file:
         pickle.dump(found, file)

@@ -12,7 +12,8 @@ from opgraft.spec import Conv2D, MatMul
 from opgraft.verification import number_types
 from opgraft.verification.cases import Case
 from opgraft.verification.due import small_integers
-from opgraft.verification.hypotheses import EXACT, HYPOTHESES, Form
+from opgraft.verification.forms import Form
+from opgraft.verification.hypotheses import EXACT, HYPOTHESES
 from opgraft.verification.subject import Observation, Subject
 from opgraft.verification.variation import at_random, has_output
 

@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from opgraft import reference
-from opgraft.spec import Conv2D, Pair
+from opgraft.spec import Axis, Conv2D, Pair
 from opgraft.verification.cases import Case
 from opgraft.verification.due import Product, compute
 
@@ -48,9 +48,14 @@ class Loops:
         """With other fields of the contraction; starts and sizes stay as they are."""
         return dataclasses.replace(self, c=dataclasses.replace(self.c, **fields))
 
+    def axes(self) -> tuple[Axis, Axis]:
+        """Paddings and output sizes that follow from the contraction."""
+        rows, columns = (self.c.axis(i, self.x.shape[i + 1], self.kernel.shape[i]) for i in (0, 1))
+        return rows, columns
+
     def resolved(self) -> "Loops":
         """With the start and the output size that follow from the contraction."""
-        rows, columns = (self.c.axis(i, self.x.shape[i + 1], self.kernel.shape[i]) for i in (0, 1))
+        rows, columns = self.axes()
         before, out = (rows.before, columns.before), (rows.out, columns.out)
         return dataclasses.replace(self, before=before, out=out)
 

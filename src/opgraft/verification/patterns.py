@@ -5,6 +5,7 @@ cases made for it: the failing contractions at random small sizes.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -148,6 +149,9 @@ def _rules(matrix: bool) -> Iterator[tuple[str, Rule]]:
             yield "wrong only for odd sizes", functools.partial(_is_odd, names, quantifier)
     for unequal in pairs:
         yield "wrong only for non-square sizes", functools.partial(_is_unequal, unequal)
+    for p, q in itertools.chain.from_iterable(pairs):
+        yield "wrong only for non-square sizes", functools.partial(_is_larger, p, q)
+        yield "wrong only for non-square sizes", functools.partial(_is_larger, q, p)
 
 
 def _is_odd(names: Iterable[str], quantifier: Callable[[Iterable[bool]], bool], s: Sizes) -> bool:
@@ -156,3 +160,7 @@ def _is_odd(names: Iterable[str], quantifier: Callable[[Iterable[bool]], bool], 
 
 def _is_unequal(pairs: Iterable[tuple[str, str]], s: Sizes) -> bool:
     return any(s[p] != s[q] for p, q in pairs)
+
+
+def _is_larger(p: str, q: str, s: Sizes) -> bool:
+    return s[p] > s[q]

@@ -16,13 +16,14 @@ import numpy as np
 from opgraft import reference
 from opgraft.products.c_function import CSymbol
 from opgraft.spec import Conv2D, MatMul, Pair
-from opgraft.verification.calls import Call, Outcome, Parameter, parameters
+from opgraft.verification.calls import Call, Parameter, parameters
 from opgraft.verification.cases import CASES, Case
 from opgraft.verification.sandbox import Sandbox
 
 Evaluator = Callable[[Case, np.ndarray, np.ndarray], np.ndarray | None]
 
 _NO_PADS = ((0, 0), (0, 0))
+_GUESS = 0.2  # of the time limit, for a call that is only a guess
 
 
 # ---- values that a C type can hold ---------------------------------------------------
@@ -210,11 +211,27 @@ def evaluator(symbol: CSymbol, sandbox: Sandbox) -> Evaluator:
     """A function that computes a case through the sandbox, in the C function's result type.
 
     It gives None where the case is no raw call, the element type cannot hold an
-    operand, the call did not come back, or returned an error.
+    operand, or the call did not come back or returned an error; and for every case
+    once the function has not returned in time, or taken too much memory.
     """
     if symbol.kind == "scalar":
-        return functools.partial(_by_scalar, symbol, sandbox, False)
-    return functools.partial(_evaluate, symbol, sandbox.run, {})
+        return _ByScalars(symbol, sandbox)
+    return _ByCalls(symbol, sandbox)
+
+
+def variants(symbol: CSymbol, sandbox: Sandbox) -> dict[str, Evaluator]:
+    """Ways in which a prototype can be wrong: finding -> a function that computes a case by it."""
+    if symbol.kind == "scalar":
+        names = [parameter.name for parameter in sandbox.parameters]
+        return {_exchanged(*names): _ByScalars(symbol, sandbox, exchanged=True)}
+    changes: dict[str, dict[str, Any]] = {
+        _exchanged(*pair): {"exchanged": pair} for pair in _of_one_type(sandbox.parameters)
+    }
+    if symbol.operand_dtype == symbol.output_dtype == "float32":
+        changes["agrees with double instead of float"] = {"as_dtype": "float64"}
+    if symbol.operand_dtype == symbol.output_dtype == "float64":
+        changes["agrees with float instead of double"] = {"as_dtype": "float32"}
+    return {finding: _ByCalls(symbol, sandbox, change) for finding, change in changes.items()}
 
 
 def unwritten(symbol: CSymbol, sandbox: Sandbox) -> Callable[[Case], np.ndarray | None]:
@@ -225,29 +242,10 @@ def unwritten(symbol: CSymbol, sandbox: Sandbox) -> Callable[[Case], np.ndarray 
 
     def of_case(case: Case) -> np.ndarray | None:
         call = raw_call(symbol, case, *small_operands(symbol, case))
-        mask = sandbox.run(call).unwritten if call else None
+        mask = sandbox.run(call).unwritten if call and not sandbox.is_stuck else None
         return None if mask is None else mask.reshape(case.output)
 
     return of_case
-
-
-def variants(symbol: CSymbol, sandbox: Sandbox) -> dict[str, Evaluator]:
-    """Ways in which a prototype can be wrong: finding -> a function that computes a case by it."""
-    if symbol.kind == "scalar":
-        names = [parameter.name for parameter in sandbox.parameters]
-        by_exchange = functools.partial(_by_scalar, symbol, sandbox, True)
-        return {_exchanged(*names): by_exchange}
-    changes: dict[str, dict[str, Any]] = {
-        _exchanged(*pair): {"exchanged": pair} for pair in _of_one_type(sandbox.parameters)
-    }
-    if symbol.operand_dtype == symbol.output_dtype == "float32":
-        changes["agrees with double instead of float"] = {"as_dtype": "float64"}
-    if symbol.operand_dtype == symbol.output_dtype == "float64":
-        changes["agrees with float instead of double"] = {"as_dtype": "float32"}
-    return {
-        finding: functools.partial(_evaluate, symbol, sandbox.once, change)
-        for finding, change in changes.items()
-    }
 
 
 def _exchanged(first: str, second: str) -> str:
@@ -260,44 +258,54 @@ def _of_one_type(found: tuple[Parameter, ...]) -> Iterator[tuple[str, str]]:
             yield first.name, second.name
 
 
-def _evaluate(
-    symbol: CSymbol, run: Callable[[Call], Outcome], change: dict[str, Any],
-    case: Case, left: np.ndarray, right: np.ndarray,
-) -> np.ndarray | None:  # fmt: skip
-    call = raw_call(symbol, case, left, right)
-    if call is None:
-        return None
-    outcome = run(dataclasses.replace(call, **change))
-    if outcome.output is None or outcome.returned:
-        return None
-    return outcome.output.reshape(case.output)
+class _ByCalls:
+    """Computes a case by one call, with something changed in it."""
+
+    def __init__(
+        self, symbol: CSymbol, sandbox: Sandbox, change: dict[str, Any] | None = None
+    ) -> None:
+        self.symbol, self.sandbox, self.change = symbol, sandbox, change or {}
+        self.patience = _GUESS if change else 1.0
+        self.given_up = False
+
+    def __call__(self, case: Case, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+        call = raw_call(self.symbol, case, left, right)
+        if call is None or self.given_up or self.sandbox.is_stuck:
+            return None
+        changed = dataclasses.replace(call, **self.change)
+        outcome = self.sandbox.once(changed, poison=1, patience=self.patience)
+        self.given_up = outcome.timed_out or outcome.out_of_memory
+        if outcome.output is None or outcome.returned:
+            return None
+        return outcome.output.reshape(case.output)
 
 
 class _DidNotEndError(Exception):
     """A scalar product did not come back."""
 
 
-def _by_scalar(
-    symbol: CSymbol, sandbox: Sandbox, exchanged: bool,
-    case: Case, left: np.ndarray, right: np.ndarray,
-) -> np.ndarray | None:  # fmt: skip
+class _ByScalars:
     """The loop nest of a contraction over results of a scalar product, summed in its order."""
-    a, b = (as_c_type(each, symbol.operand_dtype) for each in (left, right))
-    if a is None or b is None or not is_raw(symbol, case):
-        return None
 
-    def product(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def __init__(self, symbol: CSymbol, sandbox: Sandbox, *, exchanged: bool = False) -> None:
+        self.symbol, self.sandbox, self.exchanged = symbol, sandbox, exchanged
+
+    def __call__(self, case: Case, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+        a, b = (as_c_type(each, self.symbol.operand_dtype) for each in (left, right))
+        if a is None or b is None or self.sandbox.is_stuck or not is_raw(self.symbol, case):
+            return None
+        try:
+            return reference.by_matmul(case.contraction, a, b, self._product)
+        except _DidNotEndError:
+            return None
+
+    def _product(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         pairs = np.broadcast_arrays(rows[:, :, None], columns[None])
-        first, second = pairs[::-1] if exchanged else pairs
-        outcome = sandbox.scalar(first, second)
-        if outcome.output is None:
+        first, second = pairs[::-1] if self.exchanged else pairs
+        terms = self.sandbox.scalar(first, second).output
+        if terms is None:
             raise _DidNotEndError
-        sums = np.zeros((rows.shape[0], columns.shape[1]), symbol.output_dtype)
-        for term in np.moveaxis(outcome.output, 1, 0):
-            sums += term.astype(symbol.output_dtype)
+        sums = np.zeros((rows.shape[0], columns.shape[1]), self.symbol.output_dtype)
+        for term in np.moveaxis(terms, 1, 0):
+            sums += term.astype(self.symbol.output_dtype)
         return sums
-
-    try:
-        return reference.by_matmul(case.contraction, a, b, product)
-    except _DidNotEndError:
-        return None

@@ -51,6 +51,9 @@ class Sandbox:
         symbol: the function.
         time_limit: seconds for one call.
         memory_limit: bytes that the process may take beyond what it starts with.
+
+    Attributes:
+        is_stuck: a plain call has not returned in time, or taken too much memory.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Sandbox:
         self.symbol, self.time_limit, self.memory_limit = symbol, time_limit, memory_limit
         self.parameters = parameters(symbol)
         self._process: ChildProcess | None = None
+        self.is_stuck = False
         self._starts, self._disturbed = 0, False
         self._idle = 0  # bytes of memory that it takes without a call
 
@@ -84,9 +88,11 @@ class Sandbox:
         """Three calls with different contents of the output, and what they say together."""
         outcomes = []
         for number in range(3):
-            outcomes.append(self.once(call, number))
-            if not outcomes[-1].ended:
-                return outcomes[-1]
+            outcome = self.once(call, number)
+            if not outcome.ended:
+                self.is_stuck |= outcome.timed_out or outcome.out_of_memory
+                return outcome
+            outcomes.append(outcome)
         differing = dependent(outcomes)
         found = combined(outcomes)
         if not differing.any():
@@ -137,6 +143,7 @@ class Sandbox:
             blocks = [each[start : start + _PAIRS].tobytes() for each in flat]
             answer = self._ask(head, blocks, patience)
             if isinstance(answer, Outcome):
+                self.is_stuck |= answer.timed_out or answer.out_of_memory
                 return answer
             parts.append(np.frombuffer(answer[1][0], DTYPES[result]))
         output = np.concatenate(parts) if parts else np.empty(0, DTYPES[result])

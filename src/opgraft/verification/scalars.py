@@ -67,6 +67,9 @@ def _name(exam: Examination, pairs: Pairs, outcome: Outcome) -> None:
     check = "terminates" if outcome.timed_out else "runs"
     check = "memory" if outcome.out_of_memory else check
     exam.came_back = low
+    for name in ("runs", "terminates", "memory"):
+        exam.passes(name, f"{low} pairs of numbers")
+    exam.skip("repeats itself", "not tried: it does not always come back")
     call = f"{exam.symbol.symbol}({left[low]}, {right[low]})"
     said = f" ({outcome.said})" if outcome.said else ""
     exam.fail(check, outcome.failure, f"{call} {outcome.failure}{said}")

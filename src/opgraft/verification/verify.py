@@ -7,18 +7,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from opgraft import ops
+from opgraft import functions, ops
 from opgraft.arithmetic import Arithmetic
-from opgraft.backends import backend
 from opgraft.custom_op import CustomOp
 from opgraft.errors import ArgumentError
-from opgraft.products import CFunction, Product
-from opgraft.verification import contract
-from opgraft.verification.arithmetics import Options, Parts, verify_arithmetic
-from opgraft.verification.cases import CASES, like
-from opgraft.verification.findings import Check, Report, Verdict
-from opgraft.verification.functions import CustomOpChecks
-from opgraft.verification.raw import size
+from opgraft.products import CFunction, Product, PythonFunction
+from opgraft.verification import targets
+from opgraft.verification.arithmetics import verify_arithmetic
+from opgraft.verification.cases import like
+from opgraft.verification.findings import Report, Verdict
+from opgraft.verification.parts import Options, Parts
 
 
 def verify(
@@ -118,16 +116,14 @@ def _examined(target: Any, inputs: Any, options: Options) -> tuple[str, Parts]:
         cases = like(target.contraction)
         return _described(target.arithmetic), verify_arithmetic(target.arithmetic, options, cases)
     if isinstance(target, CustomOp):
-        return f"custom op {target}", _custom_op(target, _arguments(target, inputs), options)
+        return f"custom op {target}", targets.custom_op(target, _arguments(target, inputs), options)
     if isinstance(target, keras.Layer):
         arrays = _layer_inputs(target, inputs)
         kind = "model" if isinstance(target, keras.Model) else "layer"
-        return f"{kind} '{target.name}'", _layer(target, arrays, options)
+        return f"{kind} '{target.name}'", targets.layer(target, arrays, options)
     if callable(target):
         arrays = _arrays(inputs, "function")
-        return f"function {getattr(target, '__qualname__', target)!s}", _function(
-            target, arrays, options
-        )
+        return f"function {functions.describe(target)}", targets.function(target, arrays, options)
     raise ArgumentError(
         f"verify({target!r}): give an og.Arithmetic, a custom op, a Keras layer or model, or a "
         "function of tensors"
@@ -139,6 +135,8 @@ def _described(arithmetic: Arithmetic) -> str:
         return " | ".join(
             f"{s.symbol} of {s.library or 'this process'}" for s in arithmetic.product.symbols
         )
+    if isinstance(arithmetic.product, PythonFunction):
+        return f"Python function {functions.describe(arithmetic.product.function)}"
     return repr(arithmetic.product)
 
 
@@ -194,145 +192,3 @@ def _random(draw: np.random.Generator, shape: Sequence[Any], dtype: str) -> np.n
     if "int" in dtype:
         return draw.integers(0, 2, shape).astype(dtype)
     return draw.standard_normal(shape).astype(dtype)
-
-
-# ---- custom ops, functions, layers, models -------------------------------------------------------
-
-
-def _custom_op(op: CustomOp, bound: Any, options: Options) -> Parts:
-    inputs = [np.asarray(x) for x in bound.tensors.values()]
-
-    def call(*tensors: Any) -> Any:
-        return backend().custom_op(bound.with_tensors(tensors))
-
-    parts = _inside(call, inputs, options)
-    parts.add_gradient(CustomOpChecks(op, bound, inputs, options.surrogate).run())
-    return parts
-
-
-def _function(function: Callable, inputs: list[np.ndarray], options: Options) -> Parts:
-    parts = _inside(function, inputs, options)
-    parts.gradient.append(_reaches_inputs(function, inputs))
-    return parts
-
-
-def _layer(layer: keras.Layer, inputs: list[np.ndarray], options: Options) -> Parts:
-    def call(*tensors: Any) -> Any:
-        return layer(list(tensors) if len(tensors) > 1 else tensors[0])
-
-    parts = _inside(call, inputs, options, saves=False)
-    parts.contract.append(_partial_batch(call, inputs))
-    model = layer if isinstance(layer, keras.Model) else _as_model(layer, inputs)
-    given = inputs if len(inputs) > 1 else inputs[0]
-    parts.contract.append(
-        contract.guarded(
-            "saved and loaded", contract.SAVED, lambda: contract.saved_model(model, given)
-        )
-    )
-    parts.gradient.append(_reaches_weights(layer, call, inputs))
-    return parts
-
-
-def _as_model(layer: keras.Layer, inputs: list[np.ndarray]) -> keras.Model:
-    tensors = [keras.Input(x.shape[1:], dtype=x.dtype.name) for x in inputs]
-    given = tensors if len(tensors) > 1 else tensors[0]
-    return keras.Model(given, layer(given))
-
-
-def _inside(
-    call: Callable, inputs: list[np.ndarray], options: Options, saves: bool = True
-) -> Parts:
-    """The arithmetics that a function uses, each verified; then the function as a whole."""
-    parts = Parts()
-    try:
-        with ops.recorded() as uses:
-            backend().probe.trace(call, inputs)
-    except Exception as raised:
-        parts.contract.append(Check("runs", False, f"{type(raised).__name__}: {raised}"))
-        parts.forward.append(Check("runs", None, "not run: it cannot be called"))
-        return parts
-    cases: dict[Arithmetic, list] = {}
-    for use in uses:
-        cases.setdefault(use.arithmetic, []).extend(like(use.contraction, use.left, use.right))
-    for number, (arithmetic, own) in enumerate(cases.items(), 1):
-        prefix = f"{number}. " if len(cases) > 1 else ""
-        table = sorted(dict.fromkeys(own), key=size)
-        parts.add(verify_arithmetic(arithmetic, options, table, alone=False), prefix)
-    safe = all(check.passed is not None for check in parts.contract)
-    if not safe:
-        return parts
-    parts.forward.append(_finite(call, inputs))
-    parts.contract += contract.function_checks(call, inputs)
-    if saves:
-        parts.contract.append(
-            contract.guarded(
-                "exported and loaded", contract.SAVED, lambda: contract.saved_function(call, inputs)
-            )
-        )
-    return parts
-
-
-def _finite(call: Callable, inputs: list[np.ndarray]) -> Check:
-    name = "finite"
-    proves = "On these inputs no output is NaN or infinite. It says nothing about their values."
-
-    def run() -> tuple[bool, str]:
-        outputs = backend().probe.outputs(call, inputs)
-        floats = [y.astype(np.float64) for y in outputs if y.dtype.kind in "fV"]
-        bad = sum(int(np.sum(~np.isfinite(y))) for y in floats)
-        return not bad, f"{bad} NaN or infinite elements" if bad else f"{len(outputs)} outputs"
-
-    return contract.guarded(name, proves, run)
-
-
-def _partial_batch(call: Callable, inputs: list[np.ndarray]) -> Check:
-    proves = "The first example alone gives what it gives in the batch, to rounding."
-
-    def run() -> tuple[bool, str]:
-        probe = backend().probe
-        whole = probe.outputs(call, inputs)
-        alone = probe.outputs(call, [x[:1] for x in inputs])
-        same = all(np.allclose(a[:1], b, rtol=1e-4, atol=1e-5)
-                   for a, b in zip(whole, alone, strict=True))  # fmt: skip
-        return same, "the same" if same else "the first example alone gives another output"
-
-    return contract.guarded("partial batch", proves, run)
-
-
-def _reaches_inputs(function: Callable, inputs: list[np.ndarray]) -> Check:
-    name = "every input has a gradient"
-    proves = (
-        "No floating input is cut off from the output, and every gradient is finite. The values "
-        "of the contractions' gradients are judged one by one above."
-    )
-
-    def run() -> tuple[bool, str]:
-        probe = backend().probe
-        outputs = [y for y in probe.outputs(function, inputs) if y.dtype.kind in "fV"]
-        found = probe.gradients(function, inputs, [np.ones_like(y) for y in outputs])
-        for i, (x, g) in enumerate(zip(inputs, found, strict=True)):
-            if x.dtype.kind == "f" and (g is None or not np.all(np.isfinite(g))):
-                return False, f"input {i} has {'no' if g is None else 'a non-finite'} gradient"
-        return True, f"{len(inputs)} inputs"
-
-    return contract.guarded(name, proves, run)
-
-
-def _reaches_weights(layer: keras.Layer, call: Callable, inputs: list[np.ndarray]) -> Check:
-    name = "every weight has a gradient"
-    proves = (
-        "No trainable weight is frozen by accident, and every gradient is finite. The values of "
-        "the contractions' gradients are judged one by one above."
-    )
-
-    def run() -> tuple[bool, str]:
-        found = backend().probe.weight_gradients(call, inputs, layer.trainable_weights)
-        for weight, g in zip(layer.trainable_weights, found, strict=True):
-            if g is None or not np.all(np.isfinite(g)):
-                return False, f"{weight.path} has {'no' if g is None else 'a non-finite'} gradient"
-        return True, f"{len(found)} weights"
-
-    return contract.guarded(name, proves, run)
-
-
-__all__ = ["CASES", "verify"]

@@ -292,7 +292,8 @@ def _is_variable(value: Any) -> bool:
 
 def refuse_captured_values(function, *, defaults: bool = False) -> None:
     """Raise for tensors and trainable variables in closures and globals, and in defaults."""
-    found = [*functions.captured(function), *(functions.defaults(function) if defaults else ())]
+    found = [*functions.captured(function, arguments=defaults),
+             *(functions.defaults(function) if defaults else ())]  # fmt: skip
     for name, value in found:
         tensor = isinstance(value, tf.Tensor | keras.KerasTensor)
         if (tensor or (_is_variable(value) and value.trainable)) and _is_float(value):
@@ -337,7 +338,7 @@ class Surroundings:
 
     def refuse_captured(self, results: Tensors) -> None:
         """Raise if the results depend on anything else."""
-        for variable in self._tape.watched_variables():
+        for variable in filter(_is_float, self._tape.watched_variables()):
             raise ArgumentError(_captures(self._who, f"'{variable.name}'", variable))
         if self._graph is None:
             if not self._differentiated and private.is_recorded(results):

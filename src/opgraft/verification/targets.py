@@ -1,0 +1,188 @@
+"""Verifying what arithmetics are used in: functions of tensors, custom ops, layers, models.
+
+First every arithmetic that is used, on small cases and on the user's own sizes; then, if all
+of that is safe to call here, the thing as a whole.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from opgraft import ops
+from opgraft.backends import backend
+from opgraft.calls import Bound
+from opgraft.custom_op import CustomOp
+from opgraft.verification import contract
+from opgraft.verification.arithmetics import verify_arithmetic
+from opgraft.verification.cases import Case, like
+from opgraft.verification.findings import Check
+from opgraft.verification.functions import CustomOpChecks
+from opgraft.verification.parts import Options, Parts, not_run
+from opgraft.verification.raw import size
+from opgraft.verification.reloading import Reloading
+
+_LARGEST = 10_000_000  # multiply-accumulates of a case that is also computed in NumPy
+
+
+def custom_op(op: CustomOp, bound: Bound, options: Options) -> Parts:
+    inputs = [np.asarray(x) for x in bound.tensors.values()]
+
+    def call(*tensors: Any) -> Any:
+        return backend().custom_op(bound.with_tensors(tensors))
+
+    with Reloading.of_function(call, inputs) as reloading:
+        parts = _inside(call, inputs, options)
+        if not parts.safe:
+            parts.gradient += not_run("gradient contract", "directional derivatives")
+            return parts
+        _as_a_whole(parts, call, inputs)
+        parts.add_gradient(CustomOpChecks(op, bound, inputs, options.surrogate).run())
+        parts.contract.append(reloading.check())
+    return parts
+
+
+def function(call: Callable, inputs: list[np.ndarray], options: Options) -> Parts:
+    with Reloading.of_function(call, inputs) as reloading:
+        parts = _inside(call, inputs, options)
+        if not parts.safe:
+            parts.gradient += not_run(_INPUTS_REACHED)
+            return parts
+        _as_a_whole(parts, call, inputs)
+        parts.gradient.append(_reaches_inputs(call, inputs))
+        parts.contract.append(reloading.check())
+    return parts
+
+
+def layer(target: keras.Layer, inputs: list[np.ndarray], options: Options) -> Parts:
+    def call(*tensors: Any) -> Any:
+        return target(list(tensors) if len(tensors) > 1 else tensors[0])
+
+    def model() -> keras.Model:
+        return target if isinstance(target, keras.Model) else _as_model(target, inputs)
+
+    with Reloading.of_model(model, inputs) as reloading:
+        parts = _inside(call, inputs, options)
+        if not parts.safe:
+            parts.gradient += not_run(_WEIGHTS_REACHED)
+            return parts
+        _as_a_whole(parts, call, inputs)
+        parts.contract.append(_partial_batch(call, inputs))
+        parts.gradient.append(_reaches_weights(target, call, inputs))
+        parts.contract.append(reloading.check())
+    return parts
+
+
+def _as_model(target: keras.Layer, inputs: list[np.ndarray]) -> keras.Model:
+    tensors = [keras.Input(x.shape[1:], dtype=x.dtype.name) for x in inputs]
+    given = tensors if len(tensors) > 1 else tensors[0]
+    return keras.Model(given, target(given))
+
+
+# ---- what is used inside -------------------------------------------------------------------
+
+
+def _inside(call: Callable, inputs: list[np.ndarray], options: Options) -> Parts:
+    """Every arithmetic that a function uses, verified by itself. Nothing else is computed here."""
+    parts = Parts()
+    try:
+        with ops.recorded() as uses:
+            backend().probe.trace(call, inputs)
+    except Exception as raised:
+        parts.contract.append(Check("runs", False, f"{type(raised).__name__}: {raised}"))
+        parts.forward += not_run("finite")
+        parts.safe = False
+        return parts
+    grouped: dict[Any, list[ops.Use]] = {}
+    for use in uses:
+        grouped.setdefault(use.arithmetic, []).append(use)
+    for number, (arithmetic, own) in enumerate(grouped.items(), 1):
+        prefix = f"{number}. " if len(grouped) > 1 else ""
+        small = {case for use in own for case in like(use.contraction, use.left, use.right)}
+        found = verify_arithmetic(
+            arithmetic, options, sorted(small, key=size), _own_cases(own), alone=False
+        )
+        parts.add(found, prefix)
+    return parts
+
+
+def _own_cases(uses: Iterable[ops.Use]) -> list[Case]:
+    """The contractions with the sizes of the user's inputs, but for those too large to repeat."""
+    shapes = ((u.contraction, u.left, u.right) for u in uses)
+    known = {Case(c, left, right) for c, left, right in shapes  # type: ignore[arg-type]
+             if left and right and None not in (*left, *right)}  # fmt: skip
+    return sorted((case for case in known if size(case)[0] <= _LARGEST), key=size)
+
+
+# ---- as a whole ----------------------------------------------------------------------------
+
+_INPUTS_REACHED, _WEIGHTS_REACHED = "every input has a gradient", "every weight has a gradient"
+
+
+def _as_a_whole(parts: Parts, call: Callable, inputs: list[np.ndarray]) -> None:
+    parts.forward.append(_finite(call, inputs))
+    parts.contract += contract.function_checks(call, inputs)
+
+
+def _finite(call: Callable, inputs: Sequence[np.ndarray]) -> Check:
+    proves = "On these inputs no output is NaN or infinite. It says nothing about their values."
+
+    def run() -> tuple[bool, str]:
+        outputs = backend().probe.outputs(call, list(inputs))
+        floats = [y.astype(np.float64) for y in outputs if y.dtype.kind in "fV"]
+        bad = sum(int(np.sum(~np.isfinite(y))) for y in floats)
+        if bad:
+            return False, f"{bad} elements are NaN or infinite"
+        return True, ", ".join(f"{y.dtype} of the shape {y.shape}" for y in outputs)
+
+    return contract.guarded("finite", proves, run)
+
+
+def _partial_batch(call: Callable, inputs: list[np.ndarray]) -> Check:
+    proves = "The first example alone gives what it gives in the batch, to rounding."
+
+    def run() -> tuple[bool, str]:
+        probe = backend().probe
+        whole = probe.outputs(call, inputs)
+        alone = probe.outputs(call, [x[:1] for x in inputs])
+        same = all(np.allclose(a[:1], b, rtol=1e-4, atol=1e-5)
+                   for a, b in zip(whole, alone, strict=True))  # fmt: skip
+        return same, "the same" if same else "the first example alone gives another output"
+
+    return contract.guarded("partial batch", proves, run)
+
+
+def _reaches_inputs(call: Callable, inputs: list[np.ndarray]) -> Check:
+    proves = (
+        "No floating input is cut off from the output, and every gradient is finite. The values "
+        "of the contractions' gradients are judged one by one above."
+    )
+
+    def run() -> tuple[bool, str]:
+        probe = backend().probe
+        outputs = [y for y in probe.outputs(call, inputs) if y.dtype.kind in "fV"]
+        found = probe.gradients(call, inputs, [np.ones_like(y) for y in outputs])
+        for i, (x, g) in enumerate(zip(inputs, found, strict=True)):
+            if x.dtype.kind == "f" and (g is None or not np.all(np.isfinite(g))):
+                return False, f"input {i} has {'no' if g is None else 'a non-finite'} gradient"
+        return True, f"{len(inputs)} inputs"
+
+    return contract.guarded(_INPUTS_REACHED, proves, run)
+
+
+def _reaches_weights(target: keras.Layer, call: Callable, inputs: list[np.ndarray]) -> Check:
+    proves = (
+        "No trainable weight is frozen by accident, and every gradient is finite. The values of "
+        "the contractions' gradients are judged one by one above."
+    )
+
+    def run() -> tuple[bool, str]:
+        weights = target.trainable_weights
+        found = backend().probe.weight_gradients(call, inputs, weights)
+        for weight, g in zip(weights, found, strict=True):
+            if g is None or not np.all(np.isfinite(g)):
+                return False, f"{weight.path} has {'no' if g is None else 'a non-finite'} gradient"
+        return True, f"{len(found)} weights"
+
+    return contract.guarded(_WEIGHTS_REACHED, proves, run)
