@@ -11,11 +11,11 @@ from opgraft.errors import UnsupportedError
 from opgraft.products import CFunction, CSymbol, PythonFunction
 from opgraft.spec import Conv2D, MatMul
 from opgraft.verification import contract, due, isolated, python_functions
-from opgraft.verification.cases import CASES, Case
+from opgraft.verification.cases import CASES, Case, like
 from opgraft.verification.findings import Check
 from opgraft.verification.forward import Forward, check_forward
 from opgraft.verification.gradient import GradientChecks
-from opgraft.verification.parts import Options, Outcome, Parts, named, not_run
+from opgraft.verification.parts import Options, Parts, named, not_run
 from opgraft.verification.raw import (
     evaluator,
     is_raw,
@@ -69,9 +69,11 @@ def verify_arithmetic(
             parts.contract += not_run("through the framework")
             return parts
         _through_operation(arithmetic, served, parts, options)
+        told = _told(arithmetic, served, options)
         if isolating is None:
-            parts.add_gradient(_gradient(arithmetic, served, options))
-        parts.contract += contract.arithmetic_checks(arithmetic, served)
+            checks = GradientChecks(arithmetic, told, options.surrogate, options.limit)
+            parts.add_gradient(checks.run())
+        parts.contract += contract.arithmetic_checks(arithmetic, told)
         if reloading is not None:
             parts.contract.append(reloading.check())
     return parts
@@ -188,16 +190,18 @@ def _runs_apart(arithmetic: Arithmetic) -> bool:
     return all(symbol.library for symbol in symbols)
 
 
-def _gradient(arithmetic: Arithmetic, cases: Sequence[Case], options: Options) -> Outcome:
+def _told(arithmetic: Arithmetic, cases: Sequence[Case], options: Options) -> Sequence[Case]:
+    """The cases whose gradient the vjp, or the surrogate, can know.
+
+    One that sees the operands and nothing else knows neither strides nor transposes; where
+    matrix products are served, it is taken for the vjp of a matrix product.
+    """
     gradient = arithmetic.gradient
-    if isinstance(gradient, gradients.Custom) and not gradient.knows_geometry:
-        plain = [case for case in cases if _is_plain(case)]
-        cases = plain or [case for case in cases if case.contraction == cases[0].contraction]
-    return GradientChecks(arithmetic, cases, options.surrogate, options.limit).run()
-
-
-def _is_plain(case: Case) -> bool:
-    """Whether a vjp that sees the operands and nothing else can know what was computed."""
-    if isinstance(case.contraction, MatMul):
-        return case.contraction == MatMul() and len(case.left) == len(case.right) == 2
-    return case.contraction == Conv2D()
+    blind = isinstance(gradient, gradients.Custom) and not gradient.knows_geometry
+    if not blind and options.surrogate is None:
+        return cases
+    plain = [c for c in cases if c.contraction == MatMul() and len(c.left) == len(c.right) == 2]
+    if plain:
+        more = [c for c in like(MatMul()) if len(c.left) == len(c.right) == 2]
+        return sorted({*plain, *more}, key=size)
+    return [c for c in cases if c.contraction == Conv2D()] or cases

@@ -258,6 +258,8 @@ SELECTION = CASES[::6]
 
 # ---- cases of one geometry -----------------------------------------------------------------
 
+_MATRICES = ((1, 1, 2), (2, 3, 4), (4, 3, 2), (5, 2, 3), (7, 5, 2), (3, 8, 5), (4, 6, 4), (9, 4, 7))
+
 
 def like(
     contraction: Contraction, left: tuple[int | None, ...] = (), right: tuple[int | None, ...] = ()
@@ -269,7 +271,9 @@ def like(
         left, right: shapes of the operands of one call, where they are known.
     """
     if isinstance(contraction, MatMul):
-        return [case for case in MATMULS if case.contraction == contraction]
+        a, b = contraction.transpose_a, contraction.transpose_b
+        matrices = [_matmul(m, k, n, a, b) for m, k, n in _MATRICES]
+        return [*matrices, *(case for case in MATMULS if case.contraction == contraction)]
     assert isinstance(contraction, Conv2D)
     kernels = [(3, 2), (2, 3), (1, 1), (3, 3)]
     if len(right) == 4 and right[0] and right[1]:

@@ -23,6 +23,7 @@ from opgraft.verification.judgement import (
 )
 from opgraft.verification.patterns import patterns
 from opgraft.verification.subject import Evaluate, Observation, Subject
+from opgraft.verification.variation import group_count
 
 _AGAIN = 4  # failing cases that are run again
 _PASSING = 8  # passing cases that another way to call it must also get right
@@ -108,7 +109,9 @@ def _parts(case: Case, by_matrices: bool) -> Iterator[tuple[str, np.ndarray]]:
     if isinstance(c, Conv2D) and by_matrices:
         rows, columns = (np.full(case.output, False) for _ in range(2))
         reference.channels_last(c, rows)[-1:, -1:, -1:] = True
-        reference.channels_last(c, columns)[..., -1:] = True
+        by_group = reference.channels_last(c, columns)
+        for channels in np.split(by_group, group_count(case), 3):
+            channels[..., -1:] = True
         yield from (("row", rows), ("column", columns))
 
 

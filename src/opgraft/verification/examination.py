@@ -3,7 +3,7 @@
 import dataclasses
 
 from opgraft.products.c_function import CSymbol
-from opgraft.verification.calls import Call
+from opgraft.verification.calls import Call, Outcome
 from opgraft.verification.cases import Case
 from opgraft.verification.findings import Check
 from opgraft.verification.sandbox import Sandbox
@@ -73,6 +73,24 @@ class Examination:
         failures = self._failures[check]
         if finding not in [failure.finding for failure in failures]:
             failures.append(_Failure(finding, message, case.id if case else ""))
+
+    def fail_to_return(self, outcome: Outcome, call: str, case: Case | None = None) -> None:
+        """Note how a call ended that did not come back."""
+        said = f" ({outcome.said})" if outcome.said else ""
+        if outcome.timed_out:
+            seconds = f"{self.sandbox.time_limit:g} s"
+            self.fail(
+                "terminates", outcome.failure, f"{call} has not returned after {seconds}", case
+            )
+        elif outcome.out_of_memory:
+            limit = f"{self.sandbox.memory_limit / 2**20:.0f} MB"
+            self.fail("memory", outcome.failure, f"{call} takes more than {limit}", case)
+        else:
+            self.fail(
+                "runs", outcome.failure,
+                f"{call} ends the process: {outcome.crashed}{said}. Call it so under a debugger, "
+                "or compile it with -g -fsanitize=address", case,
+            )  # fmt: skip
 
     def passes(self, check: str, message: str) -> None:
         """Say what was tried, should the check pass."""

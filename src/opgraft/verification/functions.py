@@ -81,7 +81,7 @@ class CustomOpChecks:
             if problem:
                 self._findings.append(f"gradient of {who}: {problem}")
                 return Check(name, False, f"the gradient of {who} {message}", proves)
-        return Check(name, True, f"{len(got)} gradients as they must be", proves)
+        return Check(name, True, f"for {', '.join(self.names)}", proves)
 
     @staticmethod
     def _problem(x: np.ndarray, g: np.ndarray | None, wanted: bool) -> tuple[str, str]:

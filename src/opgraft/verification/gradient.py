@@ -13,7 +13,7 @@ import numpy as np
 from opgraft import ops, reference
 from opgraft.arithmetic import Arithmetic
 from opgraft.backends import backend
-from opgraft.errors import OpgraftError, UnsupportedError
+from opgraft.errors import ArgumentError, OpgraftError, UnsupportedError
 from opgraft.gradients import Custom, Native
 from opgraft.spec import Contraction, Conv2D
 from opgraft.verification.cases import Case
@@ -86,10 +86,16 @@ class GradientChecks:
         """The declared gradient: of the exact contraction, or of the surrogate."""
         if self.surrogate is None:
             return reference.vjp(case.contraction, left, right, upstream)
-        found = backend().probe.gradients(
-            self.surrogate, [left.astype(np.float64), right.astype(np.float64)],
-            [upstream.astype(np.float64)],
-        )  # fmt: skip
+        operands = [left.astype(np.float64), right.astype(np.float64)]
+        try:
+            found = backend().probe.gradients(
+                self.surrogate, operands, [upstream.astype(np.float64)]
+            )
+        except Exception as raised:
+            raise ArgumentError(
+                f"verify(surrogate=...): the surrogate fails on the operands of {case.id}: "
+                f"{type(raised).__name__}: {raised}"
+            ) from raised
         return tuple(np.zeros(x.shape) if g is None else g
                      for g, x in zip(found, (left, right), strict=True))  # type: ignore[return-value]  # fmt: skip
 

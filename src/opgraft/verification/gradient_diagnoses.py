@@ -19,7 +19,7 @@ from opgraft.verification.cases import Case
 from opgraft.verification.diagnoses import factor_text
 from opgraft.verification.hypotheses import odd_first, reverse_groups
 from opgraft.verification.loops import Loops, to_layout
-from opgraft.verification.variation import batch_name, sizes
+from opgraft.verification.variation import batch_name, group_count, sizes
 
 Gradients = tuple[np.ndarray, np.ndarray]  # of the left and of the right operand
 # A case, its operands, the upstream gradient, and what flowed back to each operand.
@@ -310,7 +310,7 @@ def _groups_reversed(flow: Flow) -> Gradients:
     """The gradients themselves, block by block."""
     c = flow.case.contraction
     assert isinstance(c, Conv2D)
-    groups = _groups(flow.case)
+    groups = group_count(flow.case)
     gx, gk = flow.due
     gk = gk.reshape(*gk.shape[:2], -1, flow.case.output[c.channel_axis])
     return reverse_groups(gx, groups, c.channel_axis), reverse_groups(gk, groups, 3).reshape(
@@ -321,19 +321,12 @@ def _groups_reversed(flow: Flow) -> Gradients:
 def _at_reversed_groups(flow: Flow) -> Gradients:
     """Each gradient with the blocks of the other operand in reverse order."""
     loops = Loops.of(flow.case, flow.left, flow.right)
-    c = flow.case.contraction
-    upstream = reference.channels_last(c, flow.upstream)
+    upstream = reference.channels_last(loops.c, flow.upstream)
     kernel = reverse_groups(loops.kernel, loops.groups, 3)
     x = reverse_groups(loops.x, loops.groups, 3)
     gx, _ = dataclasses.replace(loops, kernel=kernel).vjp(upstream)
     _, gk = dataclasses.replace(loops, x=x).vjp(upstream)
     return _in_layout(flow.case, gx, gk)
-
-
-def _groups(case: Case) -> int:
-    c = case.contraction
-    assert isinstance(c, Conv2D)
-    return case.right[2] if isinstance(c, DepthwiseConv2D) else c.groups
 
 
 def _where(form: Form, where: Where, flow: Flow) -> Gradients:

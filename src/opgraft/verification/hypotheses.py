@@ -14,7 +14,6 @@ from opgraft.spec import Conv2D, MatMul
 from opgraft.verification.due import Product, compute
 from opgraft.verification.forms import (
     Form,
-    Rewrite,
     by_matrices,
     multiplied,
     of_other_geometry,
@@ -41,7 +40,9 @@ class Hypothesis:
 # ---- padding -----------------------------------------------------------------------------
 
 
-def starting(start: Callable[[int, int, int, int], int], modes: Iterable[bool]) -> Rewrite:
+def _starting(
+    start: Callable[[int, int, int, int], int], modes: Iterable[bool]
+) -> Callable[[Loops], Loops]:
     """Windows that start at `start(before, after, kernel, dilation)` where SAME is in `modes`."""
     modes = tuple(modes)
 
@@ -72,19 +73,19 @@ def _symmetric() -> Iterable[Form]:
         lambda before, after, k, d: ((k - 1) * d + 1) // 2,
     )
     for half in halves:
-        yield rewritten(starting(_where_padded(half), [True]))
-        yield rewritten(starting(half, [True]))
+        yield rewritten(_starting(_where_padded(half), [True]))
+        yield rewritten(_starting(half, [True]))
 
 
-def odd_first(modes: Iterable[bool]) -> Rewrite:
+def odd_first(modes: Iterable[bool]) -> Callable[[Loops], Loops]:
     """With the larger half of the padding above and left, where SAME is in `modes`."""
-    return starting(lambda before, after, k, d: after, modes)
+    return _starting(lambda before, after, k, d: after, modes)
 
 
 def _valid() -> Iterable[Form]:
     """Without padding, up to the output size that is due; or a smaller output."""
     for modes in ([True], [True, False]):
-        start = starting(lambda before, after, k, d: 0, modes)
+        start = _starting(lambda before, after, k, d: 0, modes)
         yield rewritten(start)
         yield rewritten(functools.partial(then, start, Loops.reading_on))
     yield rewritten(lambda l: l.change(padding="VALID").resolved())

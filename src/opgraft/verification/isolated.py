@@ -1,5 +1,6 @@
 """Running code where it cannot harm: in a copy of this process, or in a new one."""
 
+import contextlib
 import os
 import pickle
 import select
@@ -97,15 +98,29 @@ def _watch(pid: int, reads: int, deadline: float, hear: Callable[[str], None]) -
                 end = line
             else:
                 hear(line)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = _exit_code(pid, deadline)
+    if code is None:
+        return TIMED_OUT
     if end == _DONE:
         return ""
     return end.removeprefix(_FAILED) or exit_name(code)
 
 
+def _exit_code(pid: int, deadline: float) -> int | None:
+    """Of a copy that has closed the pipe, which it may do long before its end."""
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    _kill(pid)
+    return None
+
+
 def _kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def exit_name(code: int) -> str:

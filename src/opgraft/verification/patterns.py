@@ -28,15 +28,19 @@ _BASES = 3  # contractions to try
 _PROBES = 20  # cases of each
 _ENOUGH = 4  # cases on either side of a rule
 _BATCHES = (1, 2, 3, 4)
+_ONLY_SEVERAL = "wrong only for batch > 1"
 
 
 def patterns(subject: Subject, seen: Sequence[Observation]) -> tuple[str, ...]:
-    """The rules that hold: for the batch, else for odd or for non-square sizes."""
+    """The rules that hold, for the batch or for sizes: the one that tells cases apart goes first."""
     failing = [o.case for o in seen if o.failed and has_output(o.case)]
     plainest = min(map(_padding, failing), default=0)
     failing = [case for case in failing if _padding(case) == plainest]
     bases = list({(c.contraction, c.right): c for c in reversed(failing)}.values())[::-1][:_BASES]
-    return _about_batches(subject, bases, seen) or _about_sizes(subject, bases, failing)
+    about_batches = _about_batches(subject, bases, seen)
+    if _ONLY_SEVERAL in about_batches:
+        return about_batches
+    return _about_sizes(subject, bases, failing) or about_batches
 
 
 def _padding(case: Case) -> int:
@@ -63,7 +67,7 @@ def _about_batches(
         and len([*alone, *first]) >= _ENOUGH
         and all(o.failed for runs in others for o in runs)
     )
-    found = ("wrong only for batch > 1",) if only_alone_right else ()
+    found = (_ONLY_SEVERAL,) if only_alone_right else ()
     compared = [runs[1:] for runs in series] if only_alone_right else series
     values_depend = 2 * sum(_first_differs(subject, runs) for runs in compared) >= len(series)
     some_are_right = all(len({o.failed for o in runs}) == 2 for runs in compared)

@@ -128,33 +128,36 @@ def repetition(exam: Examination) -> None:
     if pair is None:
         return exam.skip("repeats itself", "not tried: too few calls came back")
     for main, other in (pair, pair[::-1]):
-        a, b = numbers(exam, main, "a"), numbers(exam, main, "b")
-        long = [a, a, b, numbers(exam, other, "c"), a]
-        first, second = _in_new_process(exam, long), _in_new_process(exam, [b, a])
-        for outcome in (*first, *second):
-            if not outcome.ended:
-                message = f"{exam.sandbox.describe(a)} after other calls: {outcome.failure}"
-                return exam.fail("runs", outcome.failure, message, main)
-        outputs = [outcome.output for outcome in first]
-        pairs = [(0, outputs[1]), (0, outputs[4]), (0, second[1].output), (2, second[0].output)]
-        if all(same_bits(outputs[index], output) for index, output in pairs):
+        calls = {
+            "a": numbers(exam, main, "a"),
+            "b": numbers(exam, main, "b"),
+            "c": numbers(exam, other, "c"),
+        }
+        first = _in_new_process(exam, calls, "aabca")
+        outcomes = [*first, *_in_new_process(exam, calls, "cba")]
+        described = exam.sandbox.describe(calls["a"])
+        if end := next((outcome for outcome in outcomes if not outcome.ended), None):
+            return exam.fail_to_return(end, f"{described}, or another after it,", main)
+        seen: dict[str, np.ndarray | None] = {}
+        named = zip("aabcacba", outcomes, strict=True)
+        if all(same_bits(o.output, seen.setdefault(name, o.output)) for name, o in named):
             continue
-        again = _in_new_process(exam, long)
+        again = _in_new_process(exam, calls, "aabca")
         alike = all(same_bits(x.output, y.output) for x, y in zip(first, again, strict=True))
-        return exam.fail(
-            "repeats itself",
-            "keeps state between calls" if alike else "is not deterministic",
-            f"{exam.sandbox.describe(a)} does not always give the same; "
-            + ("what it gives depends on the calls before it" if alike else
-               "the same calls in a new process give something else"),
-            main,
-        )  # fmt: skip
+        finding = "keeps state between calls" if alike else "is not deterministic"
+        why = (
+            "what it gives depends on the calls before"
+            if alike
+            else "the same calls in a new process give something else"
+        )
+        message = f"{described} {finding}: {why}"
+        return exam.fail("repeats itself", finding, message, main)
     return exam.passes("repeats itself", "two sizes, again, after others and in a new process")
 
 
-def _in_new_process(exam: Examination, calls: Sequence[Call]) -> list[Outcome]:
+def _in_new_process(exam: Examination, calls: dict[str, Call], order: str) -> list[Outcome]:
     exam.sandbox.restart(disturbed=True)
-    return [exam.sandbox.once(call) for call in calls]
+    return [exam.sandbox.once(calls[name]) for name in order]
 
 
 # ---- threads ---------------------------------------------------------------------------

@@ -128,22 +128,12 @@ def sweep(exam: Examination, cases: Sequence[Case]) -> None:
 
 
 def _note_end(exam: Examination, case: Case, call: Call, outcome: Outcome) -> None:
+    if outcome.crashed and exam.failed("runs"):
+        return
     described = exam.sandbox.describe(call)
-    if outcome.timed_out:
-        seconds = f"{exam.sandbox.time_limit:g} s"
-        exam.fail("terminates", outcome.failure, f"{described} has not returned after {seconds}",
-                  case)  # fmt: skip
-    elif outcome.out_of_memory:
-        limit = f"{exam.sandbox.memory_limit / 2**20:.0f} MB"
-        exam.fail("memory", outcome.failure, f"{described} takes more than {limit}", case)
-    elif not exam.failed("runs"):
-        alone = "" if not exam.sandbox.run(call).ended else ", but not as the first call"
-        said = f" ({outcome.said})" if outcome.said else ""
-        exam.fail(
-            "runs", outcome.failure,
-            f"{described} ends the process: {outcome.crashed}{said}{alone}. Call it so under a "
-            "debugger, or compile it with -g -fsanitize=address", case,
-        )  # fmt: skip
+    if outcome.crashed and exam.sandbox.run(call).ended:
+        described += ", not as the first call,"
+    exam.fail_to_return(outcome, described, case)
 
 
 def _note(exam: Examination, case: Case, call: Call, outcome: Outcome) -> None:

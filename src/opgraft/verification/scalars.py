@@ -64,15 +64,11 @@ def _name(exam: Examination, pairs: Pairs, outcome: Outcome) -> None:
         middle = (low + high) // 2
         tried = exam.sandbox.scalar(left[low:middle], right[low:middle], _SEARCH)
         low, high = (middle, high) if tried.ended else (low, middle)
-    check = "terminates" if outcome.timed_out else "runs"
-    check = "memory" if outcome.out_of_memory else check
     exam.came_back = low
     for name in ("runs", "terminates", "memory"):
         exam.passes(name, f"{low} pairs of numbers")
     exam.skip("repeats itself", "not tried: it does not always come back")
-    call = f"{exam.symbol.symbol}({left[low]}, {right[low]})"
-    said = f" ({outcome.said})" if outcome.said else ""
-    exam.fail(check, outcome.failure, f"{call} {outcome.failure}{said}")
+    exam.fail_to_return(outcome, f"{exam.symbol.symbol}({left[low]}, {right[low]})")
 
 
 def _repeat(exam: Examination, pairs: Pairs, due: np.ndarray) -> None:

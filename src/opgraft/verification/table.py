@@ -53,7 +53,9 @@ def _wrong(report: Report) -> Table:
 
 
 def _worst(report: Report) -> Iterator[str]:
-    for deviation in report.deviations[:SHOWN]:
+    failed = tuple(v.name for v in report.verdicts if v.outcome is False)
+    shown = [d for d in report.deviations if d.title.startswith(failed)]
+    for deviation in shown[:SHOWN]:
         difference = deviation.difference()
         if difference is not None and difference.deviating.any():
             at = difference.worst

@@ -50,6 +50,13 @@ def _convolution(c: Conv2D, s: Sizes) -> Case:
     return Case(c, (s["batch"], *image), (s["kh"], s["kw"], s["in"], s["out"] * groups))
 
 
+def group_count(case: Case) -> int:
+    """Groups of channels; a depthwise convolution has one for each channel."""
+    c = case.contraction
+    assert isinstance(c, Conv2D)
+    return case.right[2] if isinstance(c, DepthwiseConv2D) else c.groups
+
+
 def batch_name(case: Case) -> str:
     """The size that counts what is computed independently: images, or rows."""
     return "m" if isinstance(case.contraction, MatMul) else "batch"
@@ -72,7 +79,10 @@ def has_output(case: Case) -> bool:
 
 
 def at_random(case: Case, count: int, seed: int) -> Iterator[Case]:
-    """The contraction at small random sizes, square and not, odd and even."""
+    """The contraction at small random sizes, square and not, odd and even.
+
+    Sizes of 1 are rare, because most mistakes cannot be seen in them.
+    """
     draw = np.random.default_rng(seed)
     matrix = isinstance(case.contraction, MatMul)
     found = 0
@@ -87,7 +97,7 @@ def at_random(case: Case, count: int, seed: int) -> Iterator[Case]:
 
 
 def _matrix_sizes(draw: np.random.Generator) -> Sizes:
-    m, k, n = (int(v) for v in draw.integers(1, 7, 3))
+    m, k, n = (int(v) for v in draw.integers(2, 7, 3))
     alike = draw.integers(4)  # a quarter of all each: all equal, two equal, any
     return {"m": m, "k": m if alike == 0 else k, "n": m if alike <= 1 else n}
 
@@ -96,12 +106,12 @@ def _conv_sizes(draw: np.random.Generator, s: Sizes) -> Sizes:
     h, w = (int(v) for v in draw.integers(4, 10, 2))
     kh, kw = s["kh"], s["kw"]
     if draw.integers(2):
-        kh, kw = (int(v) for v in draw.integers(1, 5, 2))
+        kh, kw = (int(v) for v in draw.integers(2, 5, 2))
     if draw.integers(2):
         kw = kh
     return {
         "batch": int(draw.integers(1, 4)), "h": h, "w": h if draw.integers(2) else w,
-        "kh": kh, "kw": kw, "in": int(draw.integers(1, 5)), "out": int(draw.integers(1, 5)),
+        "kh": kh, "kw": kw, "in": int(draw.integers(2, 5)), "out": int(draw.integers(2, 5)),
     }  # fmt: skip
 
 

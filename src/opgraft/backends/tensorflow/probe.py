@@ -29,8 +29,10 @@ def gradients(function: Function, inputs: Arrays, upstreams: Arrays) -> list[np.
 def graph_gradients(
     function: Function, inputs: Arrays, upstreams: Arrays
 ) -> list[np.ndarray | None]:
-    """As `gradients`, in a graph that knows the ranks of its inputs and no sizes."""
-    specs = [tf.TensorSpec([None] * np.ndim(x), np.asarray(x).dtype) for x in (*inputs, *upstreams)]
+    """As `gradients`, in a graph that knows the sizes of the last input alone, the kernel."""
+    *others, kernel = inputs
+    specs = _of_any_size(others) + [tf.TensorSpec(kernel.shape, kernel.dtype)]
+    specs += _of_any_size(upstreams)
 
     def run(*tensors):
         found = _tape_gradient(function, list(tensors[: len(inputs)]), list(tensors[len(inputs) :]))
@@ -40,6 +42,10 @@ def graph_gradients(
     present, is_present = graph(*map(tf.constant, (*inputs, *upstreams)))
     rest = iter(present)
     return [_array(next(rest)) if bool(there) else None for there in is_present]
+
+
+def _of_any_size(arrays: Arrays) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec([None] * np.ndim(x), np.asarray(x).dtype) for x in arrays]
 
 
 def second_order(
@@ -96,7 +102,7 @@ def trace(function: Function, inputs: Arrays) -> None:
 
 def of_any_size(function: Function, inputs: Arrays) -> Function:
     """The function as a graph that knows the ranks of its inputs and no sizes."""
-    specs = [tf.TensorSpec([None] * np.ndim(x), np.asarray(x).dtype) for x in inputs]
+    specs = _of_any_size(inputs)
     return tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
