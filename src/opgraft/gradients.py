@@ -107,7 +107,20 @@ class ByContraction(Gradient):
             except UnsupportedError as error:
                 raise UnsupportedError(f"{name}, a {backward} in itself: {error}") from None
 
-    def of(self, arithmetic: "Arithmetic") -> "ByContraction":
+    @property
+    def is_native(self) -> bool:
+        """Whether both are exact, which is the native gradient."""
+        from opgraft.arithmetic import exact
+
+        return self.grad_input == self.grad_kernel == exact
+
+    @property
+    def supports_jit(self) -> bool:  # type: ignore[override]
+        return self.is_native
+
+    def of(self, arithmetic: "Arithmetic") -> Gradient:
+        if self.is_native:
+            return native
         # Its own gradient, for second order, is native: anything else would never end.
         plain = dataclasses.replace(arithmetic, gradient=native)
         parts = (plain if part == same else part for part in (self.grad_input, self.grad_kernel))

@@ -23,7 +23,7 @@ import threading
 import time
 
 PAGE = mmap.PAGESIZE
-MARGIN_BYTE = 0xA5
+MARGIN = b"\xa5"
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # has a name since Python 3.11
 _M_PERTURB = -6
 _HEAP_BYTES = (0x4B, 0xCD, 0x4E, 0xCB, 0x4D, 0xCE)
@@ -47,18 +47,18 @@ def pack(head, blocks):
     return b"".join([struct.pack("<Q", len(text)), text, *blocks])
 
 
-def unpack(read):
+def unpack(read, read_block=None):
     """The (head, blocks) of the next message; `read(n)` gives the next n bytes."""
     (size,) = struct.unpack("<Q", read(8))
-    head = json.loads(bytes(read(size)))
-    return head, [read(length) for length in head.pop("sizes")]
+    head = json.loads(read(size))
+    return head, [(read_block or read)(length) for length in head.pop("sizes")]
 
 
-def _reader(connection):
-    """Reads into memory that is not of the heap: a function could find the operands there."""
+def _receive(connection):
+    """The next message. Its blocks lie in memory of their own, not in the heap, where a function
+    that reads what it was not given could find its operands."""
 
-    def read(size):
-        memory = mmap.mmap(-1, size) if size else b""
+    def fill(memory):
         rest = memoryview(memory)
         while rest:
             got = os.readv(connection, [rest])
@@ -67,7 +67,9 @@ def _reader(connection):
             rest = rest[got:]
         return memory
 
-    return read
+    return unpack(
+        lambda size: fill(bytearray(size)), lambda size: fill(mmap.mmap(-1, size) if size else b"")
+    )
 
 
 def _write(connection, data):
@@ -107,7 +109,7 @@ class Buffer:
         base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.address = base + self.first
         for start, end in self.margins():
-            self.memory[start:end] = bytes([MARGIN_BYTE]) * (end - start)
+            self.memory[start:end] = MARGIN * (end - start)
         self.fill()
         _protect(base, guard, _PROT_NONE)
         _protect(base + self.inner[1], guard, _PROT_NONE)
@@ -127,8 +129,7 @@ class Buffer:
     def look(self):
         """What was changed: its content, the margin before it, the margin behind it."""
         before, behind = (
-            self.memory[start:end].count(MARGIN_BYTE) != end - start
-            for start, end in self.margins()
+            self.memory[start:end] != MARGIN * (end - start) for start, end in self.margins()
         )
         changed = any(
             memoryview(self.memory)[at : at + len(block)] != memoryview(block)
@@ -289,10 +290,9 @@ def _prepare(connection):
 def serve(connection):
     """Answer requests on this file descriptor until its other end closes; never returns."""
     _prepare(connection)
-    read = _reader(connection)
     function = None
     while True:
-        request, blocks = unpack(read)
+        request, blocks = _receive(connection)
         reply, results = {}, []
         try:
             if request["do"] == "load":

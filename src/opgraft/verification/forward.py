@@ -169,10 +169,11 @@ def _deviation(subject: Subject, seen: Sequence[Observation]) -> list[Check]:
     if not sum(map(len, errors)):
         return [Check("deviation", None, "no case could be run", proves)]
     together = np.concatenate(errors)
-    message = (
-        f"of the sum of the absolute terms: at most {together.max():.3g}, on average "
-        f"{together.mean():.3g}; the limit is {subject.limit:.3g}"
-    )
+    with np.errstate(over="ignore"):
+        message = (
+            f"of the sum of the absolute terms: at most {together.max():.3g}, on average "
+            f"{together.mean():.3g}; the limit is {subject.limit:.3g}"
+        )
     return [Check("deviation", bool(together.max() <= subject.limit), message, proves)]
 
 

@@ -6,7 +6,6 @@ that nobody may touch, a process that is new, or a second thread.
 
 import time
 import zlib
-from collections.abc import Sequence
 
 import numpy as np
 

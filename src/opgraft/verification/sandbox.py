@@ -36,7 +36,7 @@ from opgraft.verification.calls import (
 from opgraft.verification.process import ChildProcess, EndedError, Limits
 
 _STARTING = 60.0  # seconds for a process to start and to load a library
-_PAGES = 4  # of margin, at least
+_PAGES = 2  # of margin, at least
 _ANOTHER_ORDER = (2, 1, 0, 1, 2, 0)  # of the three contents of an output
 _PAIRS = 4096  # of numbers in one request, to which the time limit applies
 

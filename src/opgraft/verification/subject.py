@@ -1,6 +1,7 @@
 """The thing under test, called on cases, and what came out beside what was due."""
 
 import dataclasses
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +11,9 @@ from opgraft.verification.cases import Case
 
 # The output for a case and concrete operands, or None if it could not run.
 Evaluate = Callable[[Case, np.ndarray, np.ndarray], np.ndarray | None]
-_REFUSALS = 8  # after so many cases that could not run, the rest is not tried
+# When the rest is not tried any more: after so many calls that could not run, or so many of them
+# from the beginning on, or so many seconds that were spent on them.
+_REFUSALS, _REFUSALS_AT_FIRST, _PATIENCE = 24, 3, 10.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,7 +90,7 @@ class Subject:
         self.limit = limit
         self.meaning = due.Meaning(multiply and due.elementwise(multiply, dtype))
         self._result: np.dtype = dtype
-        self._refusals = 0
+        self._calls, self._refusals, self._wasted = 0, 0, 0.0
 
     def with_evaluate(self, evaluate: Evaluate) -> "Subject":
         """The same claims of another thing."""
@@ -97,15 +100,22 @@ class Subject:
 
     @property
     def has_given_up(self) -> bool:
-        return self._refusals >= _REFUSALS
+        return (
+            self._refusals >= _REFUSALS
+            or self._refusals == self._calls >= _REFUSALS_AT_FIRST
+            or self._wasted > _PATIENCE
+        )
 
     def run(self, case: Case, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
         """The output; None if it could not run, or too many cases before it could not."""
         if self.has_given_up:
             return None
+        start = time.monotonic()
         got = self.evaluate(case, left, right)
+        self._calls += 1
         if got is None:
             self._refusals += 1
+            self._wasted += time.monotonic() - start
             return None
         got = np.asarray(got)
         self._result = got.dtype

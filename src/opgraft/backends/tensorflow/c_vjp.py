@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from opgraft.arithmetic import Arithmetic
 from opgraft.backends.tensorflow import backward, native
-from opgraft.backends.tensorflow.graft import Rule, Tensors, apply
+from opgraft.backends.tensorflow.graft import Rule, Tensors, apply, apply_apart
 from opgraft.backends.tensorflow.library import follow_once, ops
 from opgraft.backends.tensorflow.symbols import attributes
 from opgraft.errors import UnsupportedError
@@ -43,7 +43,8 @@ def gradients(gradient: CVjp, c: Contraction, upstream, left, right) -> Tensors:
             "og.gradients.custom(...)"
         )
 
-    return apply(run, Rule(f"the gradient by {parts.names}", refuse), [left, right, upstream])
+    rule = Rule(f"the gradient by {parts.names}", refuse)
+    return apply_apart(run, lambda _: rule, [left, right, upstream])
 
 
 class PlainParts:
@@ -144,16 +145,15 @@ class PlainParts:
 
     def _call(self, a, b, y, dy, sizes) -> Tensors:
         follow_once()
-        found = []
-        for i, gradient in enumerate(vjp.GRADIENTS):
-            (symbol,) = (s for s in self._symbols if vjp.writes(s, gradient))
+        found: dict[int, tf.Tensor] = {}
+        for symbol in self._symbols:
+            written = [vjp.writes(symbol, gradient) for gradient in vjp.GRADIENTS]
             both = ops().opgraft_vjp(
-                input=a, kernel=b, output=y, upstream=dy, sizes=sizes,
-                writes_input=vjp.writes(symbol, "grad_input"),
-                writes_kernel=vjp.writes(symbol, "grad_kernel"), **attributes(symbol),
+                input=a, kernel=b, output=y, upstream=dy, sizes=sizes, writes_input=written[0],
+                writes_kernel=written[1], **attributes(symbol),
             )  # fmt: skip
-            found.append(tf.reshape(both[i], tf.shape((a, b)[i])))
-        return found
+            found |= {i: both[i] for i in (0, 1) if written[i]}
+        return [tf.reshape(found[i], tf.shape(operand)) for i, operand in enumerate((a, b))]
 
 
 def _output_size(c: Conv2D, x, kernel) -> list:

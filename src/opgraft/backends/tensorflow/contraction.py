@@ -23,7 +23,9 @@ def contract(contraction: Contraction, arithmetic: Arithmetic, left, right) -> t
             being compiled by XLA and cannot be.
     """
     left, right = _operands(contraction, left, right)
-    if arithmetic.gradient.of(arithmetic).in_python and left.dtype.is_floating:
+    if not left.dtype.is_floating:  # nothing flows back
+        arithmetic = dataclasses.replace(arithmetic, gradient=native)
+    if arithmetic.gradient.of(arithmetic).in_python:
         function = with_python_gradient(contraction, arithmetic)
         return custom.custom_op(function.bind((left, right), {}))
     if not arithmetic.supports_jit and private.inside_xla():

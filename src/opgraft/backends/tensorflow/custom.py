@@ -79,8 +79,10 @@ class Vjp:
         def first(*flat):
             return self._checked(*_split(flat, len(inputs), present), wanted)
 
-        rule = SecondOrder(self.bound.op, first)
-        gradients = dict(zip(wanted, graft.apply(first, rule.rule, arguments), strict=True))
+        def second(i: int) -> Rule:
+            return SecondOrder(self.bound.op, lambda *flat: [first(*flat)[i]]).rule
+
+        gradients = dict(zip(wanted, graft.apply_apart(first, second, arguments), strict=True))
         return [gradients.get(i) for i in range(len(inputs))]
 
     def to_save(self, inputs: Tensors, values: Tensors) -> Any:

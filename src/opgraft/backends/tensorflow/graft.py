@@ -43,6 +43,13 @@ def apply(function: Callable[..., Sequence], rule: Rule, inputs: Tensors) -> Ten
     return attach(rule, inputs, list(function(*map(tf.stop_gradient, inputs))))
 
 
+def apply_apart(function: Callable[..., Sequence], rules: Callable[[int], Rule],
+                inputs: Tensors) -> Tensors:  # fmt: skip
+    """As `apply`, each value by itself with a rule of its own: what nobody asks for is pruned."""
+    values = list(function(*map(tf.stop_gradient, inputs)))
+    return [attach(rules(i), inputs, [value])[0] for i, value in enumerate(values)]
+
+
 def attach(rule: Rule, inputs: Tensors, values: Tensors) -> Tensors:
     """`values`, which TensorFlow connects to no input, with the rule's gradient for the inputs."""
     rule = dataclasses.replace(rule, outputs=len(values))

@@ -31,7 +31,7 @@ def graph_gradients(
 ) -> list[np.ndarray | None]:
     """As `gradients`, in a graph that knows the sizes of the last input alone, the kernel."""
     *others, kernel = inputs
-    specs = _of_any_size(others) + [tf.TensorSpec(kernel.shape, kernel.dtype)]
+    specs = [*_of_any_size(others), tf.TensorSpec(kernel.shape, kernel.dtype)]
     specs += _of_any_size(upstreams)
 
     def run(*tensors):

@@ -22,7 +22,7 @@ def run(
 
 @run.register
 def _(product: Exact, contraction, arithmetic, left, right):
-    if arithmetic.gradient == gradients.native:
+    if arithmetic.gradient.of(arithmetic) == gradients.native:
         return native.contract(contraction, left, right)
     value = native.contract(contraction, tf.stop_gradient(left), tf.stop_gradient(right))
     return _graft(contraction, arithmetic, left, right, value)
