@@ -107,7 +107,8 @@ def _wrong_spread(subject: Subject, o: Observation, value: float) -> str | None:
     at = tuple(size // 2 for size in first.shape)
     first[at] = value
     first_of_batch(o.case, place, 1)[at] = 1
-    got = subject.run(o.case, left, o.right)
+    with np.errstate(all="ignore"):
+        got = subject.run(o.case, left, o.right)
     if got is None or got.shape != o.due.shape:
         return None
     users = due.Meaning().magnitude(_padded_with_zeros(o.case), place, o.right) > 0

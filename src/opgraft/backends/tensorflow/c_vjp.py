@@ -6,6 +6,8 @@ such plain parts by TensorFlow's operations, each part is given the C function a
 gradient, and a tape does the rest.
 """
 
+import functools
+
 import tensorflow as tf
 
 from opgraft.arithmetic import Arithmetic
@@ -82,9 +84,14 @@ class PlainParts:
         y = tf.stack([self._matrices(*pair) for pair in pairs])
         return tf.reshape(y, tf.concat([batch, tf.shape(a)[-2:-1], tf.shape(b)[-1:]], 0))
 
-    def _matrices(self, a, b) -> tf.Tensor:
+    def _matrices(self, a, b, forward=None) -> tf.Tensor:
         m, k, n = tf.shape(a)[0], tf.shape(a)[1], tf.shape(b)[1]
-        return self._part(MatMul(), a, b, {"m": m, "k": k, "n": n})
+        if forward is None:
+            forward = functools.partial(self._contract, MatMul(), a, b)
+        return self._part(a, b, (m, n), {"m": m, "k": k, "n": n}, forward)
+
+    def _contract(self, c: Contraction, a, b) -> tf.Tensor:
+        return backward.contract(c, self._forward, a, b)
 
     def _conv2d(self, c: Conv2D, x, kernel) -> tf.Tensor:
         x = tf.transpose(x, (0, 2, 3, 1)) if c.channels_first else x
@@ -110,33 +117,32 @@ class PlainParts:
             "dilation_h": c.dilations[0], "dilation_w": c.dilations[1],
             "dilation": c.dilations[0], "groups": 1,
         }  # fmt: skip
-        return self._part(c, x, kernel, sizes)
+        shape = (batch, out_h, out_w, out_ch)
+        return self._part(x, kernel, shape, sizes, functools.partial(self._contract, c, x, kernel))
 
     def _by_patches(self, c: Conv2D, x, kernel) -> tf.Tensor:
         kh, kw, ins, outs = kernel.shape
         patches = tf.image.extract_patches(
             x, [1, kh, kw, 1], [1, *c.strides, 1], [1, *c.dilations, 1], "VALID"
         )
+
+        def forward():  # of the patches it is that of the convolution, flat
+            return tf.reshape(self._contract(c, x, kernel), (-1, outs))
+
         flat = self._matrices(
-            tf.reshape(patches, (-1, kh * kw * ins)), tf.reshape(kernel, (-1, outs))
+            tf.reshape(patches, (-1, kh * kw * ins)), tf.reshape(kernel, (-1, outs)), forward
         )
         return tf.reshape(flat, tf.concat([tf.shape(patches)[:3], [outs]], 0))
 
-    def _part(self, c: Contraction, a, b, sizes: dict) -> tf.Tensor:
-        """An operation of the shape of the plain contraction, whose gradient is the C function's.
+    def _part(self, a, b, shape, sizes: dict, forward) -> tf.Tensor:
+        """An operation of a shape, whose gradient is the C function's.
 
-        Its value is asked for only if a C function takes it, and is then that of the forward.
+        Its value is asked for only if a C function takes it, and is then that of `forward`.
         """
         vector = tf.stack([tf.cast(sizes.get(role, 0), tf.int64) for role in core.roles()])
 
         def value(a, b):
-            if self._forward is not None:
-                return [backward.contract(c, self._forward, a, b)]
-            if isinstance(c, MatMul):
-                shape = (sizes["m"], sizes["n"])
-            else:
-                shape = [sizes[name] for name in ("batch", "out_h", "out_w", "out_ch")]
-            return [tf.zeros(shape, a.dtype)]
+            return [tf.zeros(shape, a.dtype) if self._forward is None else forward()]
 
         def call(inputs, outputs, upstreams):
             return self._call(*inputs, outputs[0], upstreams[0], vector)
