@@ -18,11 +18,12 @@ import typer
 import opgraft as og
 from opgraft import cli, environment
 from opgraft.native import roles
+from opgraft.verification import Report, examination
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-PROCESSES = "saving"  # this page starts many
+SLOW = ("saving", "verify")  # pages that start many processes
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 _FENCE = re.compile(
@@ -107,7 +108,7 @@ def is_like(expected: str, printed: str) -> bool:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem == PROCESSES))
+        pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in SLOW))
         for page in PAGES
     ],
 )
@@ -122,6 +123,26 @@ def test_the_code_of_a_page_runs_and_prints_what_it_shows(page, tmp_path, monkey
         else:
             printed = run(block, page, namespace)
     assert all(block.mark in ("", "run") for block in found)
+    if page.stem == "verify":
+        assert_lists_the_checks(page, namespace)
+
+
+def assert_lists_the_checks(page, namespace) -> None:
+    """The page's tables have every check of its own reports, and what each of them proves."""
+    reports = [value for value in namespace.values() if isinstance(value, Report)]
+    checks = [check for r in reports for verdict in r.verdicts for check in verdict.checks]
+    made = {(check.name, sentence(check.proves)) for check in checks}
+    made |= {(name, sentence(proves)) for name, proves in examination.PROVES.items()}
+    tables = page.read_text().partition("## The checks")[2]
+    listed = set(re.findall(r"^\|[^|]*\| ([^|]+) \| ([^|]+\.) \|$", tables, re.M))
+    assert sorted(made - listed) == []
+    assert sorted(listed - made) == []
+
+
+def sentence(text: str) -> str:
+    """As it stands in a table, where < would open an HTML tag."""
+    text = text.replace("<", "⟨").replace(">", "⟩")
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}."
 
 
 def test_every_opened_block_of_a_page_was_found():

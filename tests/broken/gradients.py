@@ -30,7 +30,8 @@ def mistake(function):
 
 @gradient.vjp.register
 def _(wrong: Wrong, contraction, upstream, left, right, skip):
-    return MISTAKES[wrong.mistake](contraction, upstream, left, right)
+    mistakes = MISTAKES | RIGHT_AT_FIRST
+    return mistakes[wrong.mistake](contraction, upstream, left, right)
 
 
 def right_gradients(contraction: Contraction, upstream, left, right):
@@ -124,3 +125,70 @@ def exchanged_operands(c, upstream, left, right):
         native.input_vjp(c, upstream, left, tf.zeros_like(right) + tf.reduce_mean(right)),
         native.kernel_vjp(c, upstream, left, right),
     )
+
+
+@mistake
+def slightly_too_large(c, upstream, left, right):
+    gx, gw = right_gradients(c, upstream, left, right)
+    return gx * 1.0005, gw * 1.0005
+
+
+@mistake
+def sign_reversed(c, upstream, left, right):
+    gx, gw = right_gradients(c, upstream, left, right)
+    return -gx, gw
+
+
+@mistake
+def frozen_input(c, upstream, left, right):
+    return tf.zeros_like(left), native.kernel_vjp(c, upstream, left, right)
+
+
+@mistake
+def stride_one(c, upstream, left, right):
+    """That of a convolution of stride 1 whose output is cut to the size of this one."""
+    if not isinstance(c, Conv2D):
+        return right_gradients(c, upstream, left, right)
+    return of_other_strides(c, (1, 1), upstream, left, right)
+
+
+@mistake
+def swapped_strides(c, upstream, left, right):
+    if not isinstance(c, Conv2D):
+        return right_gradients(c, upstream, left, right)
+    return of_other_strides(c, c.strides[::-1], upstream, left, right)
+
+
+def of_other_strides(c: Conv2D, strides, upstream, left, right):
+    """Where that output has no place, the upstream is dropped; where this one ends, it is zero."""
+    sides = [[0, 0], [0, 0], [0, 0], [0, 0]]
+    for i, axis in enumerate(c.spatial_axes):
+        size, taps = left.shape[axis], right.shape[i]
+        due = c.axis(i, size, taps)
+        reach = (taps - 1) * c.dilations[i] + 1
+        room = max(0, (size + due.before + due.after - reach) // strides[i] + 1)
+        upstream = tf.gather(upstream, tf.range(min(room, due.out)), axis=axis)
+        sides[axis][1] = room - min(room, due.out)
+    pads = tuple(c.axis(i, left.shape[axis], right.shape[i])[:2]
+                 for i, axis in enumerate(c.spatial_axes))  # fmt: skip
+    other = dataclasses.replace(c, strides=strides, padding=pads)
+    return right_gradients(other, tf.pad(upstream, sides), left, right)
+
+
+@mistake
+def not_finite(c, upstream, left, right):
+    """Divides by the sum of the upstream's last row, which may be zero, and multiplies again."""
+    gx, gw = right_gradients(c, upstream, left, right)
+    total = 0 * tf.reduce_sum(upstream)
+    return gx, gw * total / total
+
+
+# ---- the first order is right, the second is not ------------------------------------------
+
+
+def constant_operands(c, upstream, left, right):
+    """Right, but as if it did not depend on the operands."""
+    return right_gradients(c, upstream, tf.stop_gradient(left), tf.stop_gradient(right))
+
+
+RIGHT_AT_FIRST = {"constant_operands": constant_operands}

@@ -3,6 +3,8 @@
 
 float mul(float a, float b) { return a * b; }
 
+float twice(float a, float b) { return 2 * a * b; }
+
 double mul_double(double a, double b) { return a * b; }
 
 /* Does not commute, and skew(0, b) is not 0: shows the order of operands and the padded taps. */

@@ -91,6 +91,7 @@ class PlainParts:
         return self._part(a, b, (m, n), {"m": m, "k": k, "n": n}, forward)
 
     def _contract(self, c: Contraction, a, b) -> tf.Tensor:
+        assert self._forward is not None
         return backward.contract(c, self._forward, a, b)
 
     def _conv2d(self, c: Conv2D, x, kernel) -> tf.Tensor:
