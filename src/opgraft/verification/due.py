@@ -19,6 +19,11 @@ from opgraft.verification.cases import Case
 Multiply = Callable[[Any, Any], Any]  # of two numbers, or elementwise of two arrays
 Product = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of two matrices
 
+_BLOCK = 1 << 20  # terms that are held at once
+# The largest cases of which it takes seconds to compute what is due:
+_MOST_PRODUCTS = 1 << 22  # by a function of two numbers
+_MOST_OPERANDS = 1 << 24  # numbers in the matrix that a convolution's windows become
+
 
 def compute(c: Contraction, left: np.ndarray, right: np.ndarray, product: Product) -> np.ndarray:
     """The contraction through a product of two matrices; zeros where there is nothing to sum."""
@@ -37,7 +42,7 @@ class Meaning:
     @property
     def product(self) -> Product:
         """Of two matrices, in float64."""
-        return np.matmul if self.multiply is None else lambda a, b: self._terms(a, b).sum(1)
+        return np.matmul if self.multiply is None else self._over_terms(lambda t: t.sum(1))
 
     def due(self, case: Case, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """What the loop nest gives for these operands, in float64."""
@@ -45,22 +50,22 @@ class Meaning:
 
     def magnitude(self, case: Case, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """The sum of the absolute terms behind each element of the output."""
-
-        def product(a, b):
-            return abs(a) @ abs(b) if self.multiply is None else abs(self._terms(a, b)).sum(1)
-
+        of_claimed = self._over_terms(lambda t: abs(t).sum(1))
+        product = of_claimed if self.multiply else lambda a, b: abs(a) @ abs(b)
         return compute(case.contraction, *self.operands(left, right), product)
 
     def has_whole_terms(self, case: Case, left: np.ndarray, right: np.ndarray) -> bool:
         """Whether each term of each sum of integer operands is an integer."""
         if self.multiply is None:
             return True
-
-        def fractions(a, b):
-            products = self._terms(a, b)
-            return (products != np.rint(products)).any(1)
-
+        fractions = self._over_terms(lambda t: (t != np.rint(t)).any(1))
         return not compute(case.contraction, *self.operands(left, right), fractions).any()
+
+    def can_afford(self, case: Case) -> bool:
+        """Whether it takes seconds at most, and no memory to speak of."""
+        if self.multiply:
+            return work(case) <= _MOST_PRODUCTS
+        return math.prod(case.output[:-1]) * terms(case) <= _MOST_OPERANDS
 
     def operands(self, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """In the type in which they are multiplied: C widens integers, and so is done here."""
@@ -70,10 +75,19 @@ class Meaning:
             return left.astype(np.int64), right.astype(np.int64)
         return left, right
 
-    def _terms(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """[m, k, n]: each product of two numbers."""
-        assert self.multiply is not None
-        return np.asarray(self.multiply(a[:, :, None], b[None]), np.float64)
+    def _over_terms(self, reduce: Callable[[np.ndarray], np.ndarray]) -> Product:
+        """`reduce` of the terms [m, k, n], some rows at a time."""
+
+        def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            assert self.multiply is not None
+            rows = max(1, _BLOCK // max(1, b.size))
+            blocks = [
+                reduce(np.asarray(self.multiply(a[i : i + rows, :, None], b[None]), np.float64))
+                for i in range(0, len(a), rows)
+            ]
+            return np.concatenate(blocks)
+
+        return product
 
 
 def elementwise(multiply: Multiply, dtype: np.dtype) -> Multiply:

@@ -32,10 +32,11 @@ PROVES = {
     "nothing about those of the output, nor about indices without a sign",
 }
 _ALWAYS = tuple(name for name in PROVES if name != "indices beyond 2^31")
-# A function that fails one of these could take its process along, or damage what is others'.
+# A function that fails one of these could take its process along, damage what is others', or
+# end the operation that called it.
 _HARMFUL = frozenset({
-    "runs", "terminates", "memory", "stays inside its output", "reads only its inputs",
-    "leaves its inputs alone",
+    "runs", "terminates", "memory", "returns zero", "stays inside its output",
+    "reads only its inputs", "leaves its inputs alone",
 })  # fmt: skip
 
 
@@ -84,7 +85,8 @@ class Examination:
             )
         elif outcome.out_of_memory:
             limit = f"{self.sandbox.memory_limit / 2**20:.0f} MB"
-            self.fail("memory", outcome.failure, f"{call} takes more than {limit}", case)
+            message = f"{call} takes more and more memory; the limit is {limit}"
+            self.fail("memory", outcome.failure, message, case)
         else:
             self.fail(
                 "runs", outcome.failure,

@@ -69,7 +69,8 @@ def check_forward(
             that is not known.
     """
     subject = Subject(evaluate, np.dtype(dtype), multiply, limit)
-    usable = [case for case in cases if due.can_hold(case, subject.dtype)]
+    held = [case for case in cases if due.can_hold(case, subject.dtype)]
+    usable = [case for case in held if subject.meaning.can_afford(case)]
     integers = [subject.integers(case) for case in sorted(usable, key=due.work)]
     numbers = [subject.numbers(o.case) for o in integers if o.has_due_shape]
     decisive = integers if any(o.failed for o in integers) else numbers
@@ -86,6 +87,7 @@ def check_forward(
         *check_special_values(subject, numbers),
         *_deviation(subject, numbers),
     ]
+    checks[0] = _with_note(checks[0], len(held) - len(usable))
     return Forward(tuple(checks), findings, _metrics(numbers), _deviations(smallest, numbers))
 
 
@@ -125,6 +127,14 @@ def _values(subject: Subject, name: str, seen: Sequence[Observation],
         where = f", the first of them {case}; the contract's checks say why" if case else ""
         return Check(name, None, message + where, proves, case)
     return Check(name, True, f"{len(seen)} cases", proves)
+
+
+def _with_note(check: Check, left_out: int) -> Check:
+    """With what was not tried."""
+    if not left_out:
+        return check
+    note = f"; not tried: {left_out} too large to compute what is due for them"
+    return dataclasses.replace(check, message=check.message + note)
 
 
 def _worst(subject: Subject, o: Observation) -> str:

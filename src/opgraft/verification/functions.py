@@ -1,6 +1,7 @@
 """The gradient verdict of a function with a gradient of its own: a custom op."""
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,10 @@ class CustomOpChecks:
             "The vjp returns one gradient per input, of the input's shape and dtype, finite, and "
             "None only where it is declared. It says nothing about their values."
         )
+        weights = self.weights(self.inputs)
         try:
-            got = self._probe.raw_gradients(self.bound, self.inputs, self.weights(self.inputs))
+            got = self._probe.raw_gradients(self.bound, self.inputs, weights)
+            nothing = self._probe.raw_gradients(self.bound, self.inputs, [0 * w for w in weights])
         except Exception as raised:
             return Check(
                 name, False, f"the vjp fails with {type(raised).__name__}: {raised}", proves
@@ -81,6 +84,15 @@ class CustomOpChecks:
             if problem:
                 self._findings.append(f"gradient of {who}: {problem}")
                 return Check(name, False, f"the gradient of {who} {message}", proves)
+        for who, g in zip(self.names, nothing, strict=False):
+            if g is not None and np.any(g.astype(np.float64) != 0):  # NaN too
+                finite = np.all(np.isfinite(g.astype(np.float64)))
+                self._findings.append(
+                    f"gradient of {who}: "
+                    + ("is not linear in the upstream gradient" if finite else "is NaN or infinite")
+                )
+                message = f"the gradient of {who} is not zero where the upstream gradient is"
+                return Check(name, False, message, proves)
         return Check(name, True, f"for {', '.join(self.names)}", proves)
 
     @staticmethod
@@ -180,28 +192,44 @@ class CustomOpChecks:
     def _named(self, i: int, inputs: list[np.ndarray]) -> str:
         """What is wrong with a gradient, beside the one that the function's own operations have."""
         weights = self.weights(inputs)
-        got = [np.asarray(g) for g in self._probe.raw_gradients(self.bound, inputs, weights)]
-        own = self._probe.gradients(lambda *t: self.bound.run(list(t)), inputs, weights)
-        mine, due = got[i], own[i]
+        mine = np.asarray(self._probe.raw_gradients(self.bound, inputs, weights)[i])
+        own = self._own(inputs, weights)
         if not np.any(mine):
             return "frozen (zeros)"
+        due = own[i]
         if due is None or due.shape != mine.shape:
             return "is not the derivative"
         self._deviations.append(Deviation(f"gradient of {self.names[i]}", "", due, mine))
         factor = float(np.vdot(due, mine) / max(float(np.vdot(due, due)), 1e-300))
         if np.allclose(mine, factor * due, rtol=1e-9, atol=1e-12):
+            if np.isclose(factor * inputs[0].shape[0], 1, rtol=1e-9):
+                return "the mean over the batch"
             return "sign reversed" if factor == -1 else f"is {factor:.6g} times what is due"
-        for j, other in enumerate(own):
-            if (
-                j != i
-                and other is not None
-                and other.shape == mine.shape
-                and np.allclose(mine, other)
-            ):
-                return f"is the gradient of {self.names[j]}"
-        if due.ndim == 2 and due.shape[0] == due.shape[1] and np.allclose(mine, due.T):
-            return "transposed"
+        for name, other in self._alternatives(i, inputs, weights, own):
+            if other is not None and other.shape == mine.shape and np.allclose(mine, other):
+                return name
         return "is not the derivative"
+
+    def _own(self, inputs: list[np.ndarray], weights: list[np.ndarray]) -> list:
+        """The gradients that the function's own operations have."""
+        return self._probe.gradients(lambda *t: self.bound.run(list(t)), inputs, weights)
+
+    def _alternatives(self, i: int, inputs, weights, own) -> Iterator[tuple[str, Any]]:
+        """Gradients that are right for something else, by name."""
+        for j, other in enumerate(own):
+            if j != i:
+                yield f"is the gradient of {self.names[j]}", other
+        if own[i].ndim == 2 and own[i].shape[0] == own[i].shape[1]:
+            yield "transposed", own[i].T
+        cut = [w.copy() for w in weights]
+        for w in cut:
+            if w.ndim:
+                w[(slice(None),) * (w.ndim > 2) + (-1,)] = 0
+        yield "the output's last row sends nothing back", self._own(inputs, cut)[i]
+        for k, l in itertools.permutations(range(len(inputs)), 2):
+            if inputs[k].shape == inputs[l].shape:
+                moved = [inputs[l] if n == k else x for n, x in enumerate(inputs)]
+                yield "taken at the wrong operand", self._own(moved, weights)[i]
 
     def _second_order(self, first_is_right: bool) -> Check:
         name = "second order"

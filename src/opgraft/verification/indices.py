@@ -19,7 +19,7 @@ from opgraft.verification.raw import conv2d_numbers, holds_numbers, raw_call
 
 _CHECK = "indices beyond 2^31"
 _FINDING = "indices overflow beyond 2^31 elements"
-_PATIENCE = 6.0  # times the time limit, for some billion products
+_PATIENCE = 12.0  # times the time limit, for some billion products
 _M, _K = 32771, 65539  # a matrix of 2^31 elements and a few more
 _STEP = 2000  # a stride that leaves few outputs of a large image
 _TAIL = 64  # numbers that are not zero where there are no strides

@@ -23,6 +23,7 @@ TIMED_OUT, OUT_OF_MEMORY = "timed out", "out of memory"
 _DONE = "."  # what the copy says when it has come to its end
 _FAILED = "?"  # and before the reason why it has not
 
+_EVERY = 3  # of the cases: each is composed of many operations
 _said: list[int] = []  # in the copy: where `say` writes
 
 
@@ -146,8 +147,8 @@ class Gradient:
     def __init__(
         self, arithmetic: Arithmetic, cases: Sequence[Case], limit: float | None, seconds: float
     ) -> None:
-        self._question = (values.to_json(arithmetic), list(cases), limit)
-        self._seconds = seconds * 3 + 60  # for the start and all cases
+        self._question = (values.to_json(arithmetic), list(cases)[::_EVERY], limit)
+        self._seconds = seconds * 3 + 120  # for the start and all cases
 
     def __enter__(self) -> "Gradient":
         self._folder = tempfile.TemporaryDirectory(prefix="opgraft-verify-")

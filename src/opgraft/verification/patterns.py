@@ -32,7 +32,7 @@ _ONLY_SEVERAL = "wrong only for batch > 1"
 
 
 def patterns(subject: Subject, seen: Sequence[Observation]) -> tuple[str, ...]:
-    """The rules that hold, for the batch or for sizes: the one that tells cases apart goes first."""
+    """The rules that hold, for the batch or for sizes; what tells cases apart goes first."""
     failing = [o.case for o in seen if o.failed and has_output(o.case)]
     plainest = min(map(_padding, failing), default=0)
     failing = [case for case in failing if _padding(case) == plainest]

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from opgraft.verification import child
@@ -21,6 +21,7 @@ _TICK = 0.002  # seconds between two looks at the memory of a process that is at
 # Address space is no memory: stacks and arenas of many threads, and maps that nobody touches,
 # take none. Only so many times the limit of it shows a function that never stops allocating.
 _ADDRESS_SPACE = 16
+_GROWTH = 32 << 20  # bytes more than at half-time: what would end it is the memory, not the time
 
 
 class EndedError(Exception):
@@ -109,13 +110,15 @@ class ChildProcess:
         Raises:
             EndedError: there is none; the process has ended.
         """
-        deadline = time.monotonic() + limits.seconds
+        watch = _Watch(limits, self._taken)
         try:
             self._connection.settimeout(max(limits.seconds, _TICK))
             self._connection.sendall(child.pack(head, blocks))
-            return child.unpack(lambda size: self._read(size, deadline, limits))
+            return child.unpack(lambda size: self._read(size, watch))
         except TimeoutError:
             raise self._ended(timed_out=True) from None
+        except MemoryError:
+            raise self._ended(out_of_memory=True) from None
         except (OSError, EOFError):
             raise self._ended() from None
         except (ValueError, KeyError, TypeError):  # no message: its memory is damaged
@@ -124,11 +127,11 @@ class ChildProcess:
             self.close()
             raise
 
-    def _read(self, size: int, deadline: float, limits: Limits) -> bytes:
+    def _read(self, size: int, watch: "_Watch") -> bytes:
         data = bytearray()
         while len(data) < size:
             if not self._poller.poll(_TICK * 1000):
-                self._check(deadline, limits)
+                watch.look()
                 continue
             block = self._connection.recv(min(size - len(data), 1 << 20))
             if not block:
@@ -136,12 +139,10 @@ class ChildProcess:
             data += block
         return bytes(data)
 
-    def _check(self, deadline: float, limits: Limits) -> None:
-        if time.monotonic() > deadline:
-            raise TimeoutError
+    def _taken(self) -> tuple[int, int]:
+        """Bytes of address space, and of memory in use, beyond what it started with."""
         space, resident = (now - then for now, then in zip(self._memory(), self._base, strict=True))
-        if resident > limits.memory or space - limits.mapped > _ADDRESS_SPACE * limits.memory:
-            raise self._ended(out_of_memory=True)
+        return space, resident
 
     def _memory(self) -> tuple[int, int]:
         """Bytes of address space, and of memory in use."""
@@ -203,6 +204,26 @@ class ChildProcess:
         self._end(kill=True)
         self._connection.close()
         os.close(self._said)
+
+
+class _Watch:
+    """Of one request: raises TimeoutError or MemoryError when a limit is reached."""
+
+    def __init__(self, limits: Limits, taken: Callable[[], tuple[int, int]]) -> None:
+        self._limits, self._taken = limits, taken
+        self._start = time.monotonic()
+        self._at_half: int | None = None  # bytes of memory when half of the time had passed
+
+    def look(self) -> None:
+        limits, seconds = self._limits, time.monotonic() - self._start
+        space, resident = self._taken()
+        if resident > limits.memory or space - limits.mapped > _ADDRESS_SPACE * limits.memory:
+            raise MemoryError
+        if self._at_half is None and seconds > limits.seconds / 2:
+            self._at_half = resident
+        if seconds > limits.seconds:
+            is_growing = self._at_half is not None and resident > self._at_half + _GROWTH
+            raise MemoryError if is_growing else TimeoutError
 
 
 def _environment() -> dict[str, str]:

@@ -39,7 +39,8 @@ class Safety:
     Attributes:
         checks: always the same ones, in the same order.
         findings: names for what is wrong, none of them twice.
-        safe: whether the function may be called in a process that has something to lose.
+        safe: whether the function may be called in a process that has something to lose: it
+            comes back without an error and touches only what it may.
     """
 
     checks: tuple[Check, ...]

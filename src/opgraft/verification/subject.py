@@ -92,12 +92,6 @@ class Subject:
         self._result: np.dtype = dtype
         self._calls, self._refusals, self._wasted = 0, 0, 0.0
 
-    def with_evaluate(self, evaluate: Evaluate) -> "Subject":
-        """The same claims of another thing."""
-        other = Subject(evaluate, self.dtype, None, self.limit)
-        other.meaning = self.meaning
-        return other
-
     @property
     def has_given_up(self) -> bool:
         return (

@@ -32,8 +32,11 @@ def custom_op(op: CustomOp, bound: Bound, options: Options) -> Parts:
     def call(*tensors: Any) -> Any:
         return backend().custom_op(bound.with_tensors(tensors))
 
+    def forward(*tensors: Any) -> Any:
+        return bound.run(list(tensors))
+
     with Reloading.of_function(call, inputs) as reloading:
-        parts = _inside(call, inputs, options)
+        parts = _inside(forward, inputs, options)
         if not parts.safe:
             parts.gradient += not_run("gradient contract", "directional derivatives")
             return parts
