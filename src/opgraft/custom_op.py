@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from opgraft import calls, functions
+from opgraft import calls, functions, recording
 from opgraft.backends import backend, opaque
 from opgraft.errors import ArgumentError, UnsupportedError
 
@@ -34,6 +34,7 @@ class CustomOp(calls.Function):
         bound = self.bind(args, keywords)
         if any(isinstance(value, keras.KerasTensor) for value in bound.tensors.values()):
             return Call(self).symbolic_call(*args, **keywords)
+        recording.note(bound)
         return backend().custom_op(bound)
 
 

@@ -11,6 +11,8 @@ from opgraft.errors import ArgumentError, UnsupportedError
 
 
 def describe(function: Callable) -> str:
+    if isinstance(function, functools.partial):
+        return describe(function.func)
     return f"'{getattr(function, '__qualname__', repr(function))}'"
 
 

@@ -3,15 +3,12 @@
 They take tensors, arrays, variables and KerasTensors, eagerly and in graphs.
 """
 
-import contextlib
-import contextvars
 import string
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import keras
 
-from opgraft import spec, values
+from opgraft import recording, spec, values
 from opgraft.arithmetic import Arithmetic, standardize
 from opgraft.backends import backend, opaque
 from opgraft.errors import ArgumentError
@@ -88,8 +85,8 @@ def contract(contraction: Contraction, arithmetic: Any, left, right):
     if isinstance(left, keras.KerasTensor) or isinstance(right, keras.KerasTensor):
         left, right = _with_shape(left, right), _with_shape(right, left)
         return Contract(contraction, arithmetic).symbolic_call(left, right)
-    for uses in _recorders.get():
-        uses.append(Use(contraction, arithmetic, _shape(left), _shape(right)))
+    if recording.is_recording():
+        recording.note(Use(contraction, arithmetic, _shape(left), _shape(right)))
     return backend().contract(contraction, arithmetic, left, right)
 
 
@@ -100,22 +97,6 @@ class Use(NamedTuple):
     arithmetic: Arithmetic
     left: tuple[int | None, ...]
     right: tuple[int | None, ...]
-
-
-_recorders: contextvars.ContextVar[tuple[list[Use], ...]] = contextvars.ContextVar(
-    "recorders", default=()
-)
-
-
-@contextlib.contextmanager
-def recorded() -> Iterator[list[Use]]:
-    """While it is open, every contraction that this context asks for is written into the list."""
-    uses: list[Use] = []
-    token = _recorders.set((*_recorders.get(), uses))
-    try:
-        yield uses
-    finally:
-        _recorders.reset(token)
 
 
 def _shape(value) -> tuple[int | None, ...]:

@@ -61,7 +61,7 @@ class CSymbol:
         return _NUMPY_NAMES[kind.rstrip("*")]
 
     def takes_pair(self, name: str, pair: tuple[int, int]) -> bool:
-        """Whether it can be told such strides or dilations: `name`_h and `name`_w, or one number."""
+        """Whether it can be told such strides or dilations, by two parameters or by one."""
         if pair == (1, 1) or {f"{name}_h", f"{name}_w"} <= self.roles.keys():
             return True
         return name in self.roles and pair[0] == pair[1]

@@ -14,7 +14,7 @@ from opgraft.verification import contract, due, isolated, python_functions
 from opgraft.verification.cases import CASES, Case, like
 from opgraft.verification.findings import Check
 from opgraft.verification.forward import Forward, check_forward
-from opgraft.verification.gradient import GradientChecks
+from opgraft.verification.gradient import GradientChecks, integers
 from opgraft.verification.parts import Options, Parts, named, not_run
 from opgraft.verification.raw import (
     evaluator,
@@ -90,7 +90,7 @@ def serves(arithmetic: Arithmetic, case: Case) -> bool:
 def _reloading(arithmetic: Arithmetic, served: Sequence[Case]) -> Reloading:
     """Of a layer that asks for the smallest of the cases."""
     case = next(c for c in served if 0 not in (*c.left, *c.right, *c.output))
-    x = case.normals()[0]
+    x = integers(arithmetic, case)[0]
     if getattr(case.contraction, "channels_first", False):
         x = np.moveaxis(x, 1, 3)
     return Reloading.of_model(lambda: contract.model(arithmetic, case.contraction, x), [x])
@@ -115,7 +115,8 @@ def _c_function(symbol: CSymbol, own, prefix: str, parts: Parts, options: Option
     ) as sandbox:
         safety = check_safety(symbol, sandbox, large=options.large)
         parts.contract += named(safety.checks, prefix)
-        parts.safe &= safety.safe
+        refuses = any(c.name == "returns zero" and c.passed is False for c in safety.checks)
+        parts.safe &= safety.safe and not refuses
         own = [case for case in own if is_raw(symbol, case)]
         parts.contract += named(_own_sizes(symbol, sandbox, own, parts), prefix)
         if "never returns" in safety.findings:  # each case that hangs takes its time
@@ -165,7 +166,7 @@ def _through_operation(arithmetic, cases, parts: Parts, options: Options) -> Non
     )
     meaning = due.Meaning(options.multiply and due.elementwise(options.multiply, np.dtype("f4")))
     for case in cases:
-        left, right = (x.astype(np.float32) for x in case.integers())
+        left, right = integers(arithmetic, case)
         try:
             got = np.asarray(ops.contract(case.contraction, arithmetic, left, right))
         except Exception as raised:

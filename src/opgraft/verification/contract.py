@@ -13,11 +13,13 @@ from opgraft.backends import backend
 from opgraft.spec import Contraction, Conv2D, MatMul
 from opgraft.verification.cases import Case
 from opgraft.verification.findings import Check
+from opgraft.verification.gradient import integers, operand_dtype
 
 _ROUNDS = 8  # of calls at once
 
 _GRAPH = "A graph that knows no sizes gives the bits of the eager call."
 _EMPTY = "A batch of no images gives an empty output of the right shape, not an error."
+_REPEATS = "Two calls with the same inputs give the same bits."
 _THREADS = (
     "Calls from several Python threads at once give the bits of single calls. A race that is "
     "rare may stay unseen."
@@ -32,15 +34,24 @@ def arithmetic_checks(arithmetic: Arithmetic, cases: Sequence[Case]) -> Iterator
     def function(case: Case) -> Callable:
         return lambda a, b: ops.contract(case.contraction, arithmetic, a, b)
 
-    calls = [(case.id, function(case), list(case.normals())) for case in few]
+    calls = [(case.id, function(case), list(_operands(arithmetic, case))) for case in few]
     yield guarded("eager = graph", _GRAPH, lambda: _graph(calls[:3]))
     yield guarded("empty batch", _EMPTY, lambda: _empty(arithmetic, few[0]))
     yield guarded("concurrent calls", _THREADS, lambda: _threads(calls))
 
 
+def _operands(arithmetic: Arithmetic, case: Case) -> tuple[np.ndarray, np.ndarray]:
+    floats = operand_dtype(arithmetic, case).kind == "f"
+    return case.normals() if floats else integers(arithmetic, case)
+
+
 def function_checks(function: Callable, inputs: list[np.ndarray]) -> Iterator[Check]:
     """Of any function of tensors."""
     calls = [("", function, inputs)]
+    repeated = guarded("repeats itself", _REPEATS, lambda: _repeats(function, inputs))
+    yield repeated
+    if not repeated.passed:  # the others would say the same
+        return
     yield guarded("eager = graph", _GRAPH, lambda: _graph(calls, rtol=1e-5))
     yield guarded("concurrent calls", _THREADS, lambda: _threads(calls))
 
@@ -66,11 +77,19 @@ def _graph(calls, rtol: float = 0.0) -> tuple[bool, str]:
     return True, f"the same in {len(calls)} case{'s' if len(calls) != 1 else ''}"
 
 
+def _repeats(function: Callable, inputs: list[np.ndarray]) -> tuple[bool, str]:
+    first, second = (backend().probe.outputs(function, inputs) for _ in range(2))
+    if all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+           for a, b in zip(first, second, strict=True)):  # fmt: skip
+        return True, "twice the same"
+    return False, "is not deterministic: a second call gives another output"
+
+
 def _empty(arithmetic: Arithmetic, case: Case) -> tuple[bool, str]:
     left = np.zeros((0, *case.left[1:]), np.float32)
     if isinstance(case.contraction, MatMul) and case.contraction.transpose_a:
         left = np.zeros((*case.left[:-1], 0), np.float32)
-    right = case.normals()[1]
+    right = integers(arithmetic, case)[1]
     y = np.asarray(ops.contract(case.contraction, arithmetic, left, right))
     due = case.contraction.output_shape(left.shape, right.shape)
     return y.shape == tuple(due), f"the output has the shape {y.shape}"

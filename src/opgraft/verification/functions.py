@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from opgraft.backends import backend
-from opgraft.calls import Bound
-from opgraft.custom_op import CustomOp
+from opgraft.calls import Bound, Function
 from opgraft.errors import UnsupportedError
 from opgraft.verification import numeric
 from opgraft.verification.findings import Check, Deviation
@@ -21,7 +20,7 @@ _TRIES = 3  # random points, where the first lies on a kink
 class CustomOpChecks:
     """The checks of one custom op at given inputs."""
 
-    def __init__(self, op: CustomOp, bound: Bound, inputs: list[np.ndarray],
+    def __init__(self, op: Function, bound: Bound, inputs: list[np.ndarray],
                  surrogate: Callable | None) -> None:  # fmt: skip
         self.op, self.bound, self.surrogate = op, bound, surrogate
         self.names = list(bound.tensors)

@@ -116,6 +116,11 @@ class Reloading:
             return False, f"the new process has not come back after {_SECONDS:g} s"
         if code := self._process.returncode:
             lines = [line.strip() for line in said.splitlines() if line.strip()]
+            if lines and "Could not locate class" in lines[-1]:
+                return True, (
+                    "not tried: a new process does not find the class. Register it "
+                    "(@keras.saving.register_keras_serializable) in a module that can be imported"
+                )
             why = f": {lines[-1]}" if lines else ""
             return False, f"the new process fails ({exit_name(code)}){why}"
         with np.load(self._found) as loaded:

@@ -97,6 +97,8 @@ _SIZES = (
     _conv((2, 3, 4, 2), (2, 1, 2, 3)), _conv((3, 3, 4, 2), (2, 1, 2, 3)),
     # Operands of multiples of 64 elements, which end where aligned vectors do, odd sizes in them.
     _matmul(5, 64, 7), _matmul(64, 3, 64), _conv((1, 16, 4, 3), (4, 2, 3, 8)),
+    # Rows that are longer than a vector, and no multiple of one.
+    _matmul(3, 2, 9), _matmul(2, 3, 17), _conv((1, 3, 4, 2), (2, 1, 2, 9)),
     _conv((1, 7, 16, 4), (4, 4, 4, 5)), _conv((1, 64, 1, 9), (2, 1, 9, 64)),
     probes.LONG_PRODUCT, probes.LONG_CONVOLUTION,
 )  # fmt: skip

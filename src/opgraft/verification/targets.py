@@ -4,13 +4,14 @@ First every arithmetic that is used, on small cases and on the user's own sizes;
 of that is safe to call here, the thing as a whole.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from opgraft import ops
+from opgraft import functions, ops, recording
 from opgraft.backends import backend
 from opgraft.calls import Bound
 from opgraft.custom_op import CustomOp
@@ -19,7 +20,7 @@ from opgraft.verification.arithmetics import verify_arithmetic
 from opgraft.verification.cases import Case, like
 from opgraft.verification.findings import Check
 from opgraft.verification.functions import CustomOpChecks
-from opgraft.verification.parts import Options, Parts, not_run
+from opgraft.verification.parts import Options, Parts, named, not_run
 from opgraft.verification.raw import size
 from opgraft.verification.reloading import Reloading
 
@@ -36,7 +37,7 @@ def custom_op(op: CustomOp, bound: Bound, options: Options) -> Parts:
         return bound.run(list(tensors))
 
     with Reloading.of_function(call, inputs) as reloading:
-        parts = _inside(forward, inputs, options)
+        parts = _inside([forward], inputs, options, own_ops=True)
         if not parts.safe:
             parts.gradient += not_run("gradient contract", "directional derivatives")
             return parts
@@ -47,8 +48,9 @@ def custom_op(op: CustomOp, bound: Bound, options: Options) -> Parts:
 
 
 def function(call: Callable, inputs: list[np.ndarray], options: Options) -> Parts:
+    call = backend().probe.python_function(call)
     with Reloading.of_function(call, inputs) as reloading:
-        parts = _inside(call, inputs, options)
+        parts = _inside([call], inputs, options)
         if not parts.safe:
             parts.gradient += not_run(_INPUTS_REACHED)
             return parts
@@ -62,11 +64,16 @@ def layer(target: keras.Layer, inputs: list[np.ndarray], options: Options) -> Pa
     def call(*tensors: Any) -> Any:
         return target(list(tensors) if len(tensors) > 1 else tensors[0])
 
+    def training(*tensors: Any) -> Any:
+        return target(list(tensors) if len(tensors) > 1 else tensors[0], training=True)
+
     def model() -> keras.Model:
+        backend().probe.trace(call, inputs)  # builds it: without weights there is nothing to save
         return target if isinstance(target, keras.Model) else _as_model(target, inputs)
 
+    modes = [call, training] if functions.takes_keyword(target.call, "training") else [call]
     with Reloading.of_model(model, inputs) as reloading:
-        parts = _inside(call, inputs, options)
+        parts = _inside(modes, inputs, options)
         if not parts.safe:
             parts.gradient += not_run(_WEIGHTS_REACHED)
             return parts
@@ -86,20 +93,28 @@ def _as_model(target: keras.Layer, inputs: list[np.ndarray]) -> keras.Model:
 # ---- what is used inside -------------------------------------------------------------------
 
 
-def _inside(call: Callable, inputs: list[np.ndarray], options: Options) -> Parts:
-    """Every arithmetic that a function uses, verified by itself. Nothing else is computed here."""
+def _inside(
+    calls: Sequence[Callable], inputs: list[np.ndarray], options: Options, *, own_ops: bool = False
+) -> Parts:
+    """Every arithmetic and custom op that functions use, verified by itself.
+
+    With `own_ops`, it is a custom op whose inside is looked at, and which need not use others.
+    """
     parts = Parts()
     try:
-        with ops.recorded() as uses:
-            backend().probe.trace(call, inputs)
+        with recording.recorded() as noted:
+            ours = [backend().probe.trace(call, inputs) for call in calls]
     except Exception as raised:
         parts.contract.append(Check("runs", False, f"{type(raised).__name__}: {raised}"))
         parts.forward += not_run("finite")
         parts.safe = False
         return parts
+    if not noted and not own_ops:
+        parts.contract.append(_nothing(any(ours)))
     grouped: dict[Any, list[ops.Use]] = {}
-    for use in uses:
-        grouped.setdefault(use.arithmetic, []).append(use)
+    for use in noted:
+        if isinstance(use, ops.Use):
+            grouped.setdefault(use.arithmetic, []).append(use)
     for number, (arithmetic, own) in enumerate(grouped.items(), 1):
         prefix = f"{number}. " if len(grouped) > 1 else ""
         small = {case for use in own for case in like(use.contraction, use.left, use.right)}
@@ -107,7 +122,44 @@ def _inside(call: Callable, inputs: list[np.ndarray], options: Options) -> Parts
             arithmetic, options, sorted(small, key=size), _own_cases(own), alone=False
         )
         parts.add(found, prefix)
+    if parts.safe:
+        _ops_inside([entry for entry in noted if isinstance(entry, Bound)], parts, options)
     return parts
+
+
+def _nothing(ours: bool) -> Check:
+    """That nothing was verified must not look like a pass."""
+    name = "uses an arithmetic or a custom op"
+    if ours:
+        return Check(name, False, (
+            "it does, inside a tf.function that was traced before, where it cannot be seen. Give "
+            "the Python function, or one that has not been called yet"
+        ))  # fmt: skip
+    return Check(name, None, "nothing of opgraft is in it, and so nothing was verified")
+
+
+def _ops_inside(calls: Iterable[Bound], parts: Parts, options: Options) -> None:
+    """The custom ops that were called, each once, on random inputs of the shapes of the call."""
+    seen = set()
+    draw = np.random.default_rng(0)
+    for bound in calls:
+        specs = [(tuple(t.shape), keras.backend.standardize_dtype(t.dtype))
+                 for t in bound.tensors.values()]  # fmt: skip
+        key = (id(bound.op), repr(bound.options), repr(specs))
+        if key in seen or any(None in shape for shape, _ in specs):
+            continue
+        seen.add(key)
+        inputs = [random_array(draw, shape, dtype) for shape, dtype in specs]
+        found = CustomOpChecks(bound.op, bound, inputs, options.surrogate).run()
+        prefix = f"{bound.op}: "
+        parts.add_gradient(dataclasses.replace(found, checks=tuple(named(found.checks, prefix))))
+
+
+def random_array(draw: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Random normal numbers, or zeros and ones for integers."""
+    if "float" not in dtype:
+        return draw.integers(0, 2, shape).astype(dtype)
+    return draw.standard_normal(shape).astype(dtype)
 
 
 def _own_cases(uses: Iterable[ops.Use]) -> list[Case]:
@@ -149,7 +201,7 @@ def _partial_batch(call: Callable, inputs: list[np.ndarray]) -> Check:
         probe = backend().probe
         whole = probe.outputs(call, inputs)
         alone = probe.outputs(call, [x[:1] for x in inputs])
-        same = all(np.allclose(a[:1], b, rtol=1e-4, atol=1e-5)
+        same = all(np.allclose(a[:1], b, rtol=1e-4, atol=1e-5, equal_nan=True)
                    for a, b in zip(whole, alone, strict=True))  # fmt: skip
         return same, "the same" if same else "the first example alone gives another output"
 

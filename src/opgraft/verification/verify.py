@@ -1,7 +1,7 @@
 """`verify`: the one question, whatever is asked about."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -184,11 +184,6 @@ def _layer_inputs(layer: keras.Layer, inputs: Any) -> list[np.ndarray]:
                 f"verify(model): its input has the shape {tuple(tensor.shape)}; give inputs, "
                 "since only the batch size can be chosen here"
             )
-        found.append(_random(draw, shape, keras.backend.standardize_dtype(tensor.dtype)))
+        dtype = keras.backend.standardize_dtype(tensor.dtype)
+        found.append(targets.random_array(draw, shape, dtype))
     return found
-
-
-def _random(draw: np.random.Generator, shape: Sequence[Any], dtype: str) -> np.ndarray:
-    if "int" in dtype:
-        return draw.integers(0, 2, shape).astype(dtype)
-    return draw.standard_normal(shape).astype(dtype)

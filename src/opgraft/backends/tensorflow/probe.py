@@ -94,10 +94,22 @@ def raw_gradients(bound: Bound, inputs: Arrays, upstreams: Arrays) -> list:
     return [_array(entry) for entry in listed]
 
 
-def trace(function: Function, inputs: Arrays) -> None:
-    """Trace a graph of the function; nothing is computed."""
+def trace(function: Function, inputs: Arrays) -> bool:
+    """Trace a graph of the function; nothing is computed.
+
+    Returns:
+        Whether an operation of ours is in it, in a function that it calls included.
+    """
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in map(np.asarray, inputs)]
-    tf.function(function, autograph=False).get_concrete_function(*specs)
+    traced = tf.function(lambda *tensors: function(*tensors), autograph=False)
+    graph = traced.get_concrete_function(*specs).graph.as_graph_def()
+    nodes = (graph.node, *(f.node_def for f in graph.library.function))
+    return any(node.op.startswith("Opgraft") for part in nodes for node in part)
+
+
+def python_function(function: Function) -> Function:
+    """What a tf.function was made of; other functions as they are."""
+    return getattr(function, "python_function", function)
 
 
 def of_any_size(function: Function, inputs: Arrays) -> Function:
