@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 
 from opgraft import recording, spec, values
-from opgraft.arithmetic import Arithmetic, standardize
+from opgraft.arithmetic import Arithmetic, exact, standardize
 from opgraft.backends import backend, opaque
 from opgraft.errors import ArgumentError
 from opgraft.spec import Contraction, MatMul
@@ -85,6 +85,8 @@ def contract(contraction: Contraction, arithmetic: Any, left, right):
     if isinstance(left, keras.KerasTensor) or isinstance(right, keras.KerasTensor):
         left, right = _with_shape(left, right), _with_shape(right, left)
         return Contract(contraction, arithmetic).symbolic_call(left, right)
+    if recording.is_exact():
+        arithmetic = exact
     if recording.is_recording():
         recording.note(Use(contraction, arithmetic, _shape(left), _shape(right)))
     return backend().contract(contraction, arithmetic, left, right)

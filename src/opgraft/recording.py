@@ -1,4 +1,4 @@
-"""Writing down what is asked for while something runs: contractions, and custom ops."""
+"""What the verifier does to everything that runs inside it: write it down, compute it exactly."""
 
 import contextlib
 import contextvars
@@ -19,6 +19,23 @@ def recorded() -> Iterator[list[Any]]:
         yield noted
     finally:
         _recorders.reset(token)
+
+
+_exactly: contextvars.ContextVar[bool] = contextvars.ContextVar("exactly", default=False)
+
+
+@contextlib.contextmanager
+def exactly() -> Iterator[None]:
+    """While it is open, every contraction that this context asks for is computed exactly."""
+    token = _exactly.set(True)
+    try:
+        yield
+    finally:
+        _exactly.reset(token)
+
+
+def is_exact() -> bool:
+    return _exactly.get()
 
 
 def is_recording() -> bool:

@@ -15,6 +15,7 @@ from opgraft.verification.cases import CASES, Case, like
 from opgraft.verification.findings import Check
 from opgraft.verification.forward import Forward, check_forward
 from opgraft.verification.gradient import GradientChecks, integers
+from opgraft.verification.messages import told
 from opgraft.verification.parts import Options, Parts, named, not_run
 from opgraft.verification.raw import (
     evaluator,
@@ -170,7 +171,7 @@ def _through_operation(arithmetic, cases, parts: Parts, options: Options) -> Non
         try:
             got = np.asarray(ops.contract(case.contraction, arithmetic, left, right))
         except Exception as raised:
-            message = f"{type(raised).__name__}: {raised}"
+            message = f"{told(raised)}"
             parts.forward.append(Check(name, False, message, proves, case.id))
             return
         allowed = (options.limit or 0.0) * meaning.magnitude(case, left, right)

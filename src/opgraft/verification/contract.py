@@ -14,6 +14,7 @@ from opgraft.spec import Contraction, Conv2D, MatMul
 from opgraft.verification.cases import Case
 from opgraft.verification.findings import Check
 from opgraft.verification.gradient import integers, operand_dtype
+from opgraft.verification.messages import told
 
 _ROUNDS = 8  # of calls at once
 
@@ -61,7 +62,7 @@ def guarded(name: str, proves: str, run: Callable[[], tuple[bool, str]]) -> Chec
     try:
         passed, message = run()
     except Exception as raised:
-        return Check(name, False, f"{type(raised).__name__}: {raised}", proves)
+        return Check(name, False, f"{told(raised)}", proves)
     return Check(name, passed, message, proves)
 
 

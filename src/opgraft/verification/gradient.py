@@ -11,15 +11,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from opgraft import ops, reference
-from opgraft.arithmetic import Arithmetic
+from opgraft.arithmetic import Arithmetic, exact
 from opgraft.backends import backend
 from opgraft.errors import ArgumentError, UnsupportedError
-from opgraft.gradients import Custom, Native
+from opgraft.gradients import ByContraction, Custom
 from opgraft.products import CFunction
 from opgraft.spec import Contraction, Conv2D
 from opgraft.verification import due
 from opgraft.verification.cases import Case
 from opgraft.verification.findings import Check, Deviation
+from opgraft.verification.messages import told
 from opgraft.verification.parts import Outcome
 
 _EPS = 2.0**-24  # one rounding to float32, relative
@@ -78,8 +79,7 @@ class GradientChecks:
         limit: float | None = None,
     ) -> None:
         self.arithmetic, self.surrogate = arithmetic, surrogate
-        # The native gradient is exact, however coarse the forward is.
-        self.limit = None if isinstance(arithmetic.gradient, Native) else limit
+        self._limits = _limits(arithmetic, limit)
         self.cases = [case for case in cases if 0 not in (*case.left, *case.right, *case.output)]
 
     def run(self) -> Outcome:
@@ -110,7 +110,7 @@ class GradientChecks:
         except Exception as raised:
             raise ArgumentError(
                 f"verify(surrogate=...): the surrogate fails on the operands of {case.id}: "
-                f"{type(raised).__name__}: {raised}"
+                f"{told(raised)}"
             ) from raised
         return tuple(np.zeros(x.shape) if g is None else g
                      for g, x in zip(found, (left, right), strict=True))  # type: ignore[return-value]  # fmt: skip
@@ -122,7 +122,7 @@ class GradientChecks:
         try:
             got, error = tuple(self.raw(case, left, right, upstream)), ""
         except Exception as raised:
-            got, error = (), f"{type(raised).__name__}: {raised}"
+            got, error = (), f"{told(raised)}"
         return Flow(
             case, left, right, upstream, due, got, error, self._allowed(case, left, right, upstream)
         )
@@ -131,15 +131,15 @@ class GradientChecks:
         """Nothing; else the limit, in units of the terms; of a surrogate, what rounding leaves."""
         if self.surrogate is not None:
             return tuple(1e-5 * (1 + abs(d)) for d in self.due(case, left, right, upstream))
-        if self.limit is None:
+        if not any(self._limits):
             return 0.0, 0.0
         c = _padded_with(case.contraction, abs)
         sizes = reference.vjp(c, abs(left), abs(right), abs(upstream))
-        return tuple(self.limit * size for size in sizes)
+        return tuple(limit * size for limit, size in zip(self._limits, sizes, strict=True))
 
     @property
     def _is_exact(self) -> bool:
-        return self.surrogate is None and self.limit is None
+        return self.surrogate is None and not any(self._limits)
 
     def raw(self, case: Case, left, right, upstream) -> list:
         """The gradients; those of a user's vjp as they are, before their contract is enforced."""
@@ -192,7 +192,7 @@ class GradientChecks:
             try:
                 got = self.raw(case, left, right, upstream)
             except Exception as raised:
-                return Check(name, False, f"{type(raised).__name__}: {raised}", proves, case.id)
+                return Check(name, False, f"{told(raised)}", proves, case.id)
             due = self.due(case, left, right, upstream)
             for i, (g, d) in enumerate(zip(got, due, strict=False)):
                 allowed = self._bound(case, left, right, upstream)[i]
@@ -229,7 +229,7 @@ class GradientChecks:
             except UnsupportedError as refused:
                 return Check(name, True, f"refused, as it must be: {refused}", proves), ()
             except Exception as raised:
-                message = f"fails with {type(raised).__name__}: {raised}"
+                message = f"fails with {told(raised)}"
                 return Check(name, False, message, proves, case.id), ("second order: fails",)
             if wrong:
                 message = f"the derivative of the gradient for {wrong} is wrong"
@@ -267,7 +267,7 @@ class GradientChecks:
                 run = probe.graph_gradients(self.function(case), operands[:2], operands[2:])
                 eager = probe.gradients(self.function(case), operands[:2], operands[2:])
             except Exception as raised:
-                return Check(name, False, f"{type(raised).__name__}: {raised}", proves, case.id)
+                return Check(name, False, f"{told(raised)}", proves, case.id)
             for a, b in zip(eager, run, strict=True):
                 if (a is None) != (b is None) or (a is not None and not np.array_equal(a, b)):
                     return Check(name, False, "a graph gives another gradient", proves, case.id)
@@ -292,6 +292,15 @@ class GradientChecks:
         from opgraft.verification.gradient_diagnoses import diagnose_gradient
 
         return diagnose_gradient(results, names=wrong[0].case.contraction.operand_names)
+
+
+def _limits(arithmetic: Arithmetic, limit: float | None) -> tuple[float, float]:
+    """By how much each gradient may be off: by something only where an arithmetic computes it."""
+    gradient = arithmetic.gradient.of(arithmetic)
+    if limit is None or not isinstance(gradient, ByContraction):
+        return 0.0, 0.0
+    parts = (gradient.grad_input, gradient.grad_kernel)
+    return tuple(0.0 if part == exact else limit for part in parts)  # type: ignore[return-value]
 
 
 def _padded_with(c: Contraction, change: Callable[[float], float]) -> Contraction:

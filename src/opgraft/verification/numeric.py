@@ -1,9 +1,10 @@
-"""The gradient of a smooth function of a user's, by directional derivatives in float64.
+"""The gradient of a smooth function of a user's, by directional derivatives.
 
-For a random direction d and random weights u, <u, f(x + h d)> is a function of the one
-number h. Its derivative at 0 by a central difference of fourth order must be <vjp(u), d>.
-A function that does not change at all for small h is a step function: no difference says
-anything about its gradient, and it is compared with a declared surrogate or not at all.
+For a direction d and random weights u, <u, f(x + h d)> is a function of the one
+number h. Its derivative at 0 by a central difference of fourth order must be
+<vjp(u), d>. A function that does not change at all for small h is a step function:
+no difference says anything about its gradient, and it is compared with a declared
+surrogate or not at all.
 """
 
 import dataclasses
@@ -13,9 +14,28 @@ from typing import Any
 import numpy as np
 
 Arrays = list[np.ndarray]
+Function = Callable[[Arrays], Arrays]
 
-STEP = 1e-3  # of the size of an input
-TOLERANCE = 1e-6  # of the derivative's size; rounding in float64 is far below
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """How finely a function computes, and so how finely it can be judged.
+
+    Attributes:
+        dtype: of the floating inputs.
+        steps: sizes of h, of which the one with the least doubt counts.
+        tolerance: of the derivative's size.
+        said: the tolerance in words.
+    """
+
+    dtype: type
+    steps: tuple[float, ...]
+    tolerance: float
+    said: str
+
+
+DOUBLE = Precision(np.float64, (1e-3, 1e-5), 1e-6, "one part in a million")
+SINGLE = Precision(np.float32, (2e-2,), 5e-3, "one part in two hundred, as it computes in float32")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,47 +44,65 @@ class Derivative:
 
     value: float
     doubt: float
-    size: float  # of the terms that were summed
+    size: float
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether the two step sizes agree, so that the difference says something."""
+        return self.doubt <= 1e-2 * max(self.size, 1e-9)
+
+    def agrees(self, claimed: float, precision: Precision) -> bool:
+        """Whether <vjp, direction> is the derivative, to what the difference can tell."""
+        size = max(self.size, abs(claimed), 1e-12)
+        return abs(claimed - self.value) <= precision.tolerance * size + 4 * self.doubt
+
+
+def moved(inputs: Arrays, direction: Sequence[Any], h: float) -> Arrays:
+    """inputs + h direction, in the inputs' types; None in a direction moves nothing."""
+    return [x if d is None else (x + h * d).astype(x.dtype)
+            for x, d in zip(inputs, direction, strict=True)]  # fmt: skip
 
 
 def directional(
-    function: Callable[[Arrays], Arrays], inputs: Arrays, direction: Sequence[Any], weights: Arrays
-) -> Derivative:
+    function: Function, inputs: Arrays, direction: Sequence[Any], weights: Arrays,
+    precision: Precision,
+) -> Derivative:  # fmt: skip
     """The derivative of <weights, function(inputs + h direction)> at h = 0.
 
     Args:
-        function: of arrays, all in float64.
+        function: of arrays.
         direction: one array per input, or None for one that stays as it is.
         weights: one array per output.
     """
 
     def along(h: float) -> float:
-        moved = [x if d is None else x + h * d for x, d in zip(inputs, direction, strict=True)]
-        return sum(float(np.vdot(w, y)) for w, y in zip(weights, function(moved), strict=True))
+        outputs = function(moved(inputs, direction, h))
+        return sum(float(np.vdot(w.astype(np.float64), y.astype(np.float64)))
+                   for w, y in zip(weights, outputs, strict=True))  # fmt: skip
 
     def slope(h: float) -> float:
         return (8 * (along(h) - along(-h)) - (along(2 * h) - along(-2 * h))) / (12 * h)
 
-    coarse, fine = slope(STEP), slope(STEP / 2)
-    return Derivative(fine, abs(coarse - fine), abs(coarse) + abs(fine))
+    found = []
+    for step in precision.steps:
+        coarse, fine = slope(step), slope(step / 2)
+        found.append(Derivative(fine, abs(coarse - fine), (abs(coarse) + abs(fine)) / 2))
+    return min(found, key=lambda derivative: derivative.doubt)
 
 
-def is_step(function: Callable[[Arrays], Arrays], inputs: Arrays, direction: Sequence[Any]) -> bool:
+def is_step(
+    function: Function, inputs: Arrays, direction: Sequence[Any], precision: Precision
+) -> bool:
     """Whether the function stays exactly as it is for small steps in a direction."""
-    before = function(inputs)
-    for h in (STEP, -STEP, STEP / 16):
-        moved = [x if d is None else x + h * d for x, d in zip(inputs, direction, strict=True)]
-        if any(not np.array_equal(a, b) for a, b in zip(before, function(moved), strict=True)):
-            return False
-    return True
+    h = precision.steps[0]
+    return all(_same(function, inputs, direction, step) for step in (h, -h, h / 4))
 
 
-def agrees(claimed: float, derivative: Derivative) -> bool:
-    """Whether <vjp, direction> is the derivative, to what the difference can tell."""
-    allowed = TOLERANCE * max(derivative.size, abs(claimed), 1e-12) + 4 * derivative.doubt
-    return abs(claimed - derivative.value) <= allowed
+def computes_in_double(function: Function, inputs: Arrays, direction: Sequence[Any]) -> bool:
+    """Whether a change that float32 does not know changes the outputs."""
+    return not _same(function, inputs, direction, 1e-11)
 
 
-def is_smooth(derivative: Derivative) -> bool:
-    """Whether the two step sizes agree, so that the difference says something."""
-    return derivative.doubt <= 1e-4 * max(derivative.size, 1e-9)
+def _same(function: Function, inputs: Arrays, direction: Sequence[Any], h: float) -> bool:
+    before, after = function(inputs), function(moved(inputs, direction, h))
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True))

@@ -14,6 +14,7 @@ from opgraft.backends import backend
 from opgraft.errors import UnsupportedError
 from opgraft.verification.findings import Check
 from opgraft.verification.isolated import environment, exit_name
+from opgraft.verification.messages import told
 
 _SECONDS = 120.0
 _PROVES = "A new process that loads the file computes the same."
@@ -80,7 +81,7 @@ class Reloading:
             self._early = Check(self._name, True, message, _PROVES)
             return self
         except Exception as raised:
-            message = f"cannot be saved: {type(raised).__name__}: {raised}"
+            message = f"cannot be saved: {told(raised)}"
             self._early = Check(self._name, False, message, _PROVES)
             return self
         given, self._found = (os.path.join(folder, n) for n in ("inputs.npz", "outputs.npz"))
@@ -105,7 +106,7 @@ class Reloading:
         try:
             passed, message = self._compared()
         except Exception as raised:
-            passed, message = False, f"{type(raised).__name__}: {raised}"
+            passed, message = False, f"{told(raised)}"
         return Check(self._name, passed, message, _PROVES)
 
     def _compared(self) -> tuple[bool, str]:

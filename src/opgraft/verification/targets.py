@@ -20,6 +20,7 @@ from opgraft.verification.arithmetics import verify_arithmetic
 from opgraft.verification.cases import Case, like
 from opgraft.verification.findings import Check
 from opgraft.verification.functions import CustomOpChecks
+from opgraft.verification.messages import told
 from opgraft.verification.parts import Options, Parts, named, not_run
 from opgraft.verification.raw import size
 from opgraft.verification.reloading import Reloading
@@ -105,7 +106,7 @@ def _inside(
         with recording.recorded() as noted:
             ours = [backend().probe.trace(call, inputs) for call in calls]
     except Exception as raised:
-        parts.contract.append(Check("runs", False, f"{type(raised).__name__}: {raised}"))
+        parts.contract.append(Check("runs", False, f"{told(raised)}"))
         parts.forward += not_run("finite")
         parts.safe = False
         return parts
