@@ -56,6 +56,7 @@ def custom_op(
     gradient is saved in SavedModels.
 
     Args:
+        function: the function, where it is not decorated: `og.custom_op(f, vjp=...)`.
         vjp: `vjp(inputs, output, upstream)` returns the vector-Jacobian product: one
             gradient per input, each of the shape and dtype of its input. `inputs` is a
             named tuple of the tensors (`inputs.A`), in the order of the signature;

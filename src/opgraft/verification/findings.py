@@ -42,6 +42,9 @@ class Check:
     def __post_init__(self) -> None:
         if self.passed is not None:  # NumPy's True is not True
             object.__setattr__(self, "passed", bool(self.passed))
+        if self.proves:  # one way to write a sentence, whoever wrote it
+            sentence = self.proves[0].upper() + self.proves[1:].rstrip(".") + "."
+            object.__setattr__(self, "proves", sentence)
 
 
 NO_CHECK = Check("none", None, "nothing was checked")  # shown where a verdict is empty

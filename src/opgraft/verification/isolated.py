@@ -43,6 +43,8 @@ def run(
 ) -> str:
     """Run a function in a copy of this process; "" if it came back, else how it ended.
 
+    It may take `seconds` from each line that it says to the next.
+
     The copy may use Python and NumPy, but not TensorFlow, whose threads it does not have.
     What it has written with `say` is heard line by line.
     """
@@ -56,7 +58,7 @@ def run(
         _in_copy(function, memory)
     os.close(writes)
     try:
-        return _watch(pid, reads, time.monotonic() + seconds, hear)
+        return _watch(pid, reads, seconds, hear)
     except BaseException:
         _kill(pid)
         raise
@@ -81,8 +83,9 @@ def _in_copy(function: Callable[[], None], memory: int) -> None:
         os._exit(0)
 
 
-def _watch(pid: int, reads: int, deadline: float, hear: Callable[[str], None]) -> str:
+def _watch(pid: int, reads: int, seconds: float, hear: Callable[[str], None]) -> str:
     end, rest = "", b""
+    deadline = time.monotonic() + seconds
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
@@ -93,6 +96,7 @@ def _watch(pid: int, reads: int, deadline: float, hear: Callable[[str], None]) -
         block = os.read(reads, 65536)
         if not block:
             break
+        deadline = time.monotonic() + seconds
         *lines, rest = (rest + block).split(b"\n")
         for line in (each.decode(errors="replace") for each in lines):
             if line == _DONE or line.startswith(_FAILED):

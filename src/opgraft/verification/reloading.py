@@ -126,7 +126,7 @@ class Reloading:
             return False, f"the new process fails ({exit_name(code)}){why}"
         with np.load(self._found) as loaded:
             outputs = [loaded[name] for name in loaded.files]
-        for here, there in zip(map(np.asarray, self._call()), outputs, strict=True):
+        for here, there in zip(map(_plain, self._call()), outputs, strict=True):
             if not np.allclose(here, there, self._tolerance, self._tolerance, equal_nan=True):
                 return False, "a new process that loads it gives another output"
         same = "the same, to rounding" if self._tolerance else "the same bits"
@@ -140,6 +140,12 @@ def flat(value: Any) -> list:
     return [e for part in value for e in flat(part)] if isinstance(value, list | tuple) else [value]
 
 
+def _plain(value: Any) -> np.ndarray:
+    """An array of a type that NumPy's own files know."""
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
 def load(path: str, given: str, found: str) -> None:
     """What the new process does: load, call, write."""
     with np.load(given) as loaded:
@@ -149,4 +155,4 @@ def load(path: str, given: str, found: str) -> None:
         outputs = flat(model(inputs if len(inputs) > 1 else inputs[0]))
     else:
         outputs = backend().probe.load(path)(*inputs)
-    np.savez(found, *(np.asarray(y) for y in outputs))
+    np.savez(found, *map(_plain, outputs))

@@ -78,7 +78,7 @@ def layer(target: keras.Layer, inputs: list[np.ndarray], options: Options) -> Pa
         if not parts.safe:
             parts.gradient += not_run(_WEIGHTS_REACHED)
             return parts
-        _as_a_whole(parts, call, inputs)
+        _as_a_whole(parts, call, inputs, only_batch=True)  # as in Keras, the rest is known
         parts.contract.append(_partial_batch(call, inputs))
         parts.gradient.append(_reaches_weights(target, call, inputs))
         parts.contract.append(reloading.check())
@@ -107,7 +107,8 @@ def _inside(
             ours = [backend().probe.trace(call, inputs) for call in calls]
     except Exception as raised:
         parts.contract.append(Check("runs", False, f"{told(raised)}"))
-        parts.forward += not_run("finite")
+        why = "not run: the target cannot be called; see the contract"
+        parts.forward.append(Check("finite", None, why))
         parts.safe = False
         return parts
     if not noted and not own_ops:
@@ -176,9 +177,11 @@ def _own_cases(uses: Iterable[ops.Use]) -> list[Case]:
 _INPUTS_REACHED, _WEIGHTS_REACHED = "every input has a gradient", "every weight has a gradient"
 
 
-def _as_a_whole(parts: Parts, call: Callable, inputs: list[np.ndarray]) -> None:
+def _as_a_whole(
+    parts: Parts, call: Callable, inputs: list[np.ndarray], *, only_batch: bool = False
+) -> None:
     parts.forward.append(_finite(call, inputs))
-    parts.contract += contract.function_checks(call, inputs)
+    parts.contract += contract.function_checks(call, inputs, only_batch=only_batch)
 
 
 def _finite(call: Callable, inputs: Sequence[np.ndarray]) -> Check:

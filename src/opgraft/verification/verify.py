@@ -1,5 +1,8 @@
 """`verify`: the one question, whatever is asked about."""
 
+import numbers
+import os
+import reprlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +19,7 @@ from opgraft.verification import targets
 from opgraft.verification.arithmetics import verify_arithmetic
 from opgraft.verification.cases import like
 from opgraft.verification.findings import Report, Verdict
+from opgraft.verification.messages import told
 from opgraft.verification.parts import Options, Parts
 
 
@@ -62,9 +66,13 @@ def verify(
             number it can be.
     """
     started = time.monotonic()
-    options = Options(_limit(limit), multiply, surrogate, bool(large),
-                      _positive("time_limit", time_limit),
-                      int(_positive("memory_limit", memory_limit)))  # fmt: skip
+    if surrogate is not None and not callable(surrogate):
+        raise ArgumentError(f"verify(surrogate={surrogate!r}): it must be a function of the inputs")
+    seconds, size = _positive("time_limit", time_limit), _positive("memory_limit", memory_limit)
+    options = Options(
+        _limit(limit), _product(multiply), surrogate, _flag("large", large), seconds,
+        max(int(size), 1 << 20),
+    )  # fmt: skip
     name, parts = _examined(target, inputs, options)
     return Report(
         name,
@@ -82,9 +90,31 @@ def _limit(limit: Any) -> float | None:
     if limit is None:
         return None
     number = _number("limit", limit)
-    if not number >= 0:
-        raise ArgumentError(f"verify(limit={limit!r}): it must be 0 or more, or None")
+    if not 0 <= number < float("inf"):
+        raise ArgumentError(f"verify(limit={limit!r}): it must be a number of at least 0, or None")
     return number
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentError(f"verify({name}={value!r}): it must be True or False")
+    return value
+
+
+def _product(multiply: Any) -> Callable | None:
+    """`multiply`, which must give a number for two numbers."""
+    if multiply is None:
+        return None
+    try:
+        found = float(np.asarray(multiply(np.float32(2), np.float32(3))))
+    except Exception as raised:
+        raise ArgumentError(
+            f"verify(multiply=...): it must be a function of two numbers that gives a number, and "
+            f"for 2 and 3 it fails with {told(raised)}"
+        ) from None
+    if np.isnan(found):
+        raise ArgumentError("verify(multiply=...): for 2 and 3 it gives NaN")
+    return multiply
 
 
 def _positive(name: str, value: Any) -> float:
@@ -95,10 +125,9 @@ def _positive(name: str, value: Any) -> float:
 
 
 def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ArgumentError(f"verify({name}={value!r}): it must be a number") from None
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ArgumentError(f"verify({name}={value!r}): it must be a number")
+    return float(value)
 
 
 def _examined(target: Any, inputs: Any, options: Options) -> tuple[str, Parts]:
@@ -121,12 +150,21 @@ def _examined(target: Any, inputs: Any, options: Options) -> tuple[str, Parts]:
         arrays = _layer_inputs(target, inputs)
         kind = "model" if isinstance(target, keras.Model) else "layer"
         return f"{kind} '{target.name}'", targets.layer(target, arrays, options)
+    if isinstance(target, str | os.PathLike):
+        raise ArgumentError(
+            f"verify({target!r}): this is a path; give og.c_function({target!r}), or use the "
+            "command `opgraft verify`"
+        )
+    if isinstance(target, type):
+        raise ArgumentError(
+            f"verify({target.__name__}): this is a class; give an instance of it, such as a layer"
+        )
     if callable(target):
         arrays = _arrays(inputs, "function")
         return f"function {functions.describe(target)}", targets.function(target, arrays, options)
     raise ArgumentError(
-        f"verify({target!r}): give an og.Arithmetic, a custom op, a Keras layer or model, or a "
-        "function of tensors"
+        f"verify({reprlib.repr(target)}): give an og.Arithmetic, a custom op, a Keras layer or "
+        "model, or a function of tensors"
     )
 
 
@@ -150,6 +188,11 @@ def _arrays(inputs: Any, kind: str) -> list[np.ndarray]:
             "arrays for several inputs"
         )
     given = inputs if isinstance(inputs, list | tuple) else [inputs]
+    if not given or not all(hasattr(x, "dtype") and hasattr(x, "shape") for x in given):
+        raise ArgumentError(
+            f"verify({kind}, inputs={reprlib.repr(inputs)}): give an array, or a list of arrays "
+            "for several inputs (np.asarray makes one of a list of numbers)"
+        )
     return [np.asarray(x) for x in given]
 
 
@@ -185,5 +228,7 @@ def _layer_inputs(layer: keras.Layer, inputs: Any) -> list[np.ndarray]:
                 "since only the batch size can be chosen here"
             )
         dtype = keras.backend.standardize_dtype(tensor.dtype)
+        if dtype == "string":
+            raise ArgumentError("verify(model): it takes strings; give inputs to try it on")
         found.append(targets.random_array(draw, shape, dtype))
     return found

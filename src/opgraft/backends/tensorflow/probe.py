@@ -112,9 +112,11 @@ def python_function(function: Function) -> Function:
     return getattr(function, "python_function", function)
 
 
-def of_any_size(function: Function, inputs: Arrays) -> Function:
-    """The function as a graph that knows the ranks of its inputs and no sizes."""
+def of_any_size(function: Function, inputs: Arrays, only_batch: bool = False) -> Function:
+    """The function as a graph that does not know the sizes of its inputs, or only the first."""
     specs = _of_any_size(inputs)
+    if only_batch:
+        specs = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]
     return tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
