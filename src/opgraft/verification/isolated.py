@@ -1,6 +1,7 @@
 """Running code where it cannot harm: in a copy of this process, or in a new one."""
 
 import contextlib
+import dataclasses
 import os
 import pickle
 import select
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from opgraft import values
 from opgraft.arithmetic import Arithmetic
+from opgraft.verification import vjp_calls
 from opgraft.verification.cases import Case
 from opgraft.verification.findings import Check
 from opgraft.verification.gradient import GradientChecks
@@ -198,6 +200,13 @@ def answer(asked: str, answered: str) -> None:
     """What the new process does."""
     with open(asked, "rb") as file:
         text, cases, limit = pickle.load(file)
-    found = GradientChecks(values.from_json(text), cases, limit=limit).run()
+    arithmetic = values.from_json(text)
+    calls = [vjp_calls.check(symbol) for symbol in arithmetic.gradient.symbols]
+    found = GradientChecks(arithmetic, cases, limit=limit).run()
+    found = dataclasses.replace(
+        found,
+        findings=(*(f for _, findings in calls for f in findings), *found.findings),
+        contract=tuple(check for checks, _ in calls for check in checks),
+    )
     with open(answered, "wb") as file:
         pickle.dump(found, file)

@@ -26,6 +26,7 @@ class Outcome:
     checks: tuple[Check, ...]
     findings: tuple[str, ...] = ()
     deviations: tuple[Deviation, ...] = ()
+    contract: tuple[Check, ...] = ()  # of a gradient that is C code
 
 
 @dataclasses.dataclass
@@ -52,6 +53,7 @@ class Parts:
 
     def add_gradient(self, found: Outcome) -> None:
         self.gradient += found.checks
+        self.contract += found.contract
         self.find(*found.findings)
         self.deviations += found.deviations
 

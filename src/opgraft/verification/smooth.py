@@ -156,7 +156,7 @@ class Smooth:
         if due is None or due.shape != mine.shape:
             return "is not the derivative"
         self.deviations.append(Deviation(f"gradient of {self.names[i]}", "", due, mine))
-        if found := self._factor(mine, due):
+        if found := self._factor(i, mine, due):
             return found
         for name, other in self._alternatives(i, inputs, weights, own):
             if other is not None and other.shape == mine.shape and self._close(mine, other):
@@ -167,16 +167,31 @@ class Smooth:
         tolerance = self._precision.tolerance / 100
         return bool(np.allclose(a, b, rtol=tolerance, atol=tolerance * float(np.max(abs(b)))))
 
-    def _factor(self, mine: np.ndarray, due: np.ndarray) -> str:
+    def _follows_batch(self, i: int) -> bool:
+        """Whether the gradient changes with the first size of the inputs."""
+        try:
+            shorter = Smooth(self.bound, [x[:-1] for x in self.given])
+            inputs = shorter.near(self._precision)
+            weights = shorter.weights(inputs)
+            mine, due = (f(inputs, weights)[i] for f in (shorter.gradients, shorter._own))
+            factor = float(np.vdot(due, mine) / max(float(np.vdot(due, due)), 1e-300))
+        except Exception:  # not every input has the batch first
+            return True
+        batch = self.given[0].shape[0] - 1
+        return bool(np.isclose(factor * batch, 1, rtol=self._precision.tolerance))
+
+    def _factor(self, i: int, mine: np.ndarray, due: np.ndarray) -> str:
         factor = float(np.vdot(due, mine) / max(float(np.vdot(due, due)), 1e-300))
         if not self._close(mine, factor * due) or f"{factor:.6g}" == "1":
             return ""
+        told_factor = f"is {factor:.6g} times what is due"
         batch = self.given[0].shape[0] if self.given[0].ndim else 0
         if batch > 1 and np.isclose(factor * batch, 1, rtol=self._precision.tolerance):
-            return "the mean over the batch"
+            # A constant factor stays what it is where the batch is another.
+            return "the mean over the batch" if self._follows_batch(i) else told_factor
         if np.isclose(factor, -1, rtol=self._precision.tolerance):
             return "sign reversed"
-        return f"is {factor:.6g} times what is due"
+        return told_factor
 
     def _own(self, inputs: list[np.ndarray], weights: list[np.ndarray]) -> list:
         """The gradients that the function's own operations have."""

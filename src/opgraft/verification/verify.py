@@ -12,6 +12,7 @@ import numpy as np
 
 from opgraft import functions, ops
 from opgraft.arithmetic import Arithmetic
+from opgraft.backends import backend
 from opgraft.custom_op import CustomOp
 from opgraft.errors import ArgumentError
 from opgraft.products import CFunction, Product, PythonFunction
@@ -65,6 +66,8 @@ def verify(
         ArgumentError: there is nothing to verify, inputs are missing, or an option is no
             number it can be.
     """
+    if backend().is_tracing():
+        raise ArgumentError("og.verify runs its target; call it outside of tf.function")
     started = time.monotonic()
     if surrogate is not None and not callable(surrogate):
         raise ArgumentError(f"verify(surrogate={surrogate!r}): it must be a function of the inputs")

@@ -15,12 +15,17 @@ def is_variable(value) -> bool:
     return isinstance(value, tf.Variable)
 
 
+def is_tracing() -> bool:
+    """Whether a graph is being made."""
+    return not tf.executing_eagerly()
+
+
 def set_threads_from_framework() -> int:
     """Let the core use as many threads as TensorFlow's operations may; return that number."""
     return library.follow_intra_op_setting()
 
 
 __all__ = [
-    "VERSION", "contract", "custom_op", "is_variable", "opaque", "probe",
+    "VERSION", "contract", "custom_op", "is_tracing", "is_variable", "opaque", "probe",
     "set_threads_from_framework", "with_python_gradient",
 ]  # fmt: skip
