@@ -22,6 +22,7 @@ import rich.table
 from planted import CORRECT, PLANTED
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import track
 
 COLUMNS = ("", "seconds", "verdict", "found")
 
@@ -37,10 +38,10 @@ def judged(entry) -> tuple[str, list[str], float]:
 
 
 def table_of(title: str, entries, console: Console) -> tuple[int, list[str]]:
-    """Print a table as it grows; returns the number of entries and the problems."""
+    """Verify the entries and print a table; returns their number, and a problem or "" of each."""
     table = rich.table.Table(*COLUMNS, title=title, title_justify="left", expand=True)
     problems = []
-    for entry in console_progress(entries, title, console):
+    for entry in track(entries, f"{title} ...", console=console, transient=True):
         problem, findings, seconds = judged(entry)
         problems.append(problem)
         said = f"[red]{escape(problem)}[/]" if problem else escape("; ".join(findings)) or "-"
@@ -49,17 +50,11 @@ def table_of(title: str, entries, console: Console) -> tuple[int, list[str]]:
     return len(problems), problems
 
 
-def console_progress(entries, title: str, console: Console):
-    from rich.progress import track
-
-    return track(entries, f"{title} ...", console=console, transient=True)
-
-
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("words", nargs="*", metavar="WORD", help="of the names to verify")
     parser.add_argument("--quick", action="store_true", help="leave out the slow ones")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", message="the Python function")
 
     def chosen(entries):

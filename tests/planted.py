@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from correct import functions as right
-from planted_gradients import GRADIENTS, internally
+from planted_gradients import GRADIENTS, in_c_vjp, internally
 from planted_kernels import KERNELS, MATMUL, X86, upper_halves, without_lowest_bit
-from planting import RIGHT, Correct, Verification, kernel
+from planting import RIGHT, Correct, Verification, kernel, one_in
 
 import opgraft as og
 
@@ -69,7 +69,7 @@ CONVOLUTIONS = (
     "size_t channels, size_t kernel_h, size_t kernel_w, size_t filters, float *result)",
 )  # fmt: skip
 
-CORRECT = [
+FUNCTIONS = [
     *correct_functions(
         "matmul.c", FLOATS, "last_term_first", "pairwise", "compensated", "fused", "in_blocks",
         "in_double", "four_sums", "smallest_terms_first", "in_place", "columns_first",
@@ -101,9 +101,16 @@ CORRECT = [
             kernel("contract.c", "STATIC_SCRATCH", thread_safe=False)),
     *(Correct(f"functions {function.__name__}", functools.partial(python, function))
       for function in (right.matmul_in_double, right.matmul_by_einsum, right.conv2d_by_taps)),
+    Correct("functions numba_matmul", right.numba_matmul),
+]  # fmt: skip
+
+GRADIENTS_BY_HAND = [
     *(Correct(f"functions {make.__name__}", make) for make in (
-        right.numba_matmul, right.product_by_hand, right.softmax_by_hand, right.sign_clipped,
-        right.steep_cube, right.dense_by_hand, right.small_model,
+        right.product_by_hand, right.softmax_by_hand, right.sign_clipped, right.steep_cube,
+        right.dense_by_hand, right.small_model,
     )),
     Correct("contractions no_mistake", functools.partial(internally, "no_mistake")),
+    Correct("vjp without a mistake", functools.partial(in_c_vjp, ()), slow=True),
 ]  # fmt: skip
+
+CORRECT = [*one_in(2, FUNCTIONS), *GRADIENTS_BY_HAND]

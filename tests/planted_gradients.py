@@ -7,7 +7,7 @@ from typing import Any
 
 from broken import custom_gradients as wrong
 from broken import gradients as internal
-from planting import BROKEN, Planted, Verification
+from planting import BROKEN, Planted, Verification, one_in
 
 import opgraft as og
 
@@ -24,14 +24,15 @@ def by_contraction(findings: dict[str, str], **geometry: Any) -> list[Planted]:
             for name, finding in findings.items()]  # fmt: skip
 
 
+def in_c_vjp(macros: tuple[str, ...]) -> Verification:
+    """The example matrix product with a vjp in C."""
+    flags = ("-O1", *(f"-D{macro}" for macro in macros))
+    gradient = og.gradients.c_function(BROKEN / "vjp.c", flags=flags)
+    return og.c_function(wrong.KERNELS / "matmul.c", gradient=gradient), {}
+
+
 def in_c(macro: str, finding: str, verdict: str = "gradient") -> Planted:
-    """The vjp in C of the example matrix product."""
-
-    def make() -> Verification:
-        flags = ("-O1", f"-D{macro}")
-        gradient = og.gradients.c_function(BROKEN / "vjp.c", flags=flags)
-        return og.c_function(wrong.KERNELS / "matmul.c", gradient=gradient), {}
-
+    make = functools.partial(in_c_vjp, (macro,))
     return Planted(f"vjp {macro.lower()}", make, finding, verdict)
 
 
@@ -46,7 +47,7 @@ def whole(findings: dict[str, str]) -> list[Planted]:
             for name, finding in findings.items()]  # fmt: skip
 
 
-GRADIENTS = [
+CONTRACTIONS = [
     *by_contraction({
         "rotated_kernel": "gradient of x: agrees with the kernel rotated by 180°",
         "rotated_kernel_gradient": "gradient of kernel: agrees with the kernel rotated by 180°",
@@ -70,6 +71,9 @@ GRADIENTS = [
                     pad_value=2.0),
     *by_contraction({"groups_reversed": "gradient of kernel: agrees with groups in reverse order"},
                     groups=2),
+]  # fmt: skip
+
+VJPS_IN_C = [
     in_c("SECOND_TRANSPOSED", "gradient of b: transposed"),
     in_c("SLIGHTLY_TOO_LARGE", "gradient of a: is 1.0005 times what is due"),
     in_c("SIGN_REVERSED", "gradient of b: sign reversed"),
@@ -77,6 +81,9 @@ GRADIENTS = [
     in_c("MEAN", "gradient of b: the mean over the batch"),
     in_c("CRASHES", "the gradient crashes (SIGSEGV)"),
     in_c("PAST_ITS_END", "writes beyond the end of its output", "contract"),
+]
+
+OPERATIONS = [
     *of_op(wrong.product, {
         "slightly_too_large": "gradient of W: is 1.0005 times what is due",
         "almost_right": "gradient of A: is 1.00001 times what is due",
@@ -115,14 +122,21 @@ GRADIENTS = [
         "mean_not_divided": "gradient of x: is 12 times what is due",
         "bias_averaged": "gradient of b: the mean over the batch",
         "softmax_without_its_sum": "",
-        "conv_odd_padding_first": "gradient of kernel: agrees with the odd padding above and left",
-        "conv_stride_one": "gradient of kernel: agrees with stride 1",
-        "conv_strides_swapped": "gradient of kernel: agrees with strides swapped",
-        "conv_rotated": "gradient of kernel: agrees with the kernel rotated by 180°",
-        "conv_kernel_frozen": "gradient of kernel: frozen (zeros)",
-        "conv_pad_value_ignored": "gradient of kernel: agrees with the pad value ignored",
-        "dense_transposed": "gradient of b: transposed",
-        "dense_slightly_too_large": "gradient of b: is 1.0005 times what is due",
-        "model_with_one_wrong_layer": "gradient of b: is 1.0005 times what is due",
     }),
+]  # fmt: skip
+
+LAYERS = whole({
+    "conv_odd_padding_first": "gradient of kernel: agrees with the odd padding above and left",
+    "conv_stride_one": "gradient of kernel: agrees with stride 1",
+    "conv_strides_swapped": "gradient of kernel: agrees with strides swapped",
+    "conv_rotated": "gradient of kernel: agrees with the kernel rotated by 180°",
+    "conv_kernel_frozen": "gradient of kernel: frozen (zeros)",
+    "conv_pad_value_ignored": "gradient of kernel: agrees with the pad value ignored",
+    "dense_transposed": "gradient of b: transposed",
+    "dense_slightly_too_large": "gradient of b: is 1.0005 times what is due",
+    "model_with_one_wrong_layer": "gradient of b: is 1.0005 times what is due",
+})  # fmt: skip
+
+GRADIENTS = [
+    *one_in(2, CONTRACTIONS), *one_in(7, VJPS_IN_C), *OPERATIONS, *one_in(3, LAYERS),
 ]  # fmt: skip

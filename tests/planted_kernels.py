@@ -4,7 +4,7 @@ import platform
 import re
 
 import numpy as np
-from planting import Planted, kernel, mistakes
+from planting import Planted, kernel, mistakes, one_in
 
 VALUES = [
     *mistakes("conv2d.c", "forward", {
@@ -224,4 +224,6 @@ ARITHMETIC = [
             kernel("scalar.c", "", INT_MUL.format("truncated")), ""),
 ]  # fmt: skip
 
-KERNELS = [*VALUES, *CONTRACT, *DECLARED, *ARITHMETIC]
+KERNELS = [
+    *one_in(3, VALUES), *one_in(2, CONTRACT), *one_in(3, DECLARED), *one_in(2, ARITHMETIC),
+]  # fmt: skip

@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,3 +160,9 @@ def mistakes(file: str, verdict: str, findings: dict[str, str]) -> list[Planted]
     stem = file.removesuffix(".c")
     return [Planted(f"{stem} {macro.lower()}", kernel(file, macro), finding, verdict)
             for macro, finding in findings.items()]  # fmt: skip
+
+
+def one_in(count: int, entries: Sequence[Any]) -> list[Any]:
+    """All of them, and all but one in so many left to `-m slow`."""
+    return [dataclasses.replace(entry, slow=entry.slow or number % count > 0)
+            for number, entry in enumerate(entries)]  # fmt: skip

@@ -11,6 +11,7 @@ MODES = {
     "tape in xla": ("tape", True),
 }
 every_mode = pytest.mark.parametrize("mode", list(MODES))
+few_modes = pytest.mark.parametrize("mode", ["eager", "tape in graph", "tape in xla"])
 without_xla = pytest.mark.parametrize("mode", [mode for mode in MODES if "xla" not in mode])
 
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tapes import every_mode, gradients, without_xla
+from tapes import every_mode, few_modes, gradients, without_xla
 
 import opgraft as og
 
@@ -95,7 +95,7 @@ def test_an_array_as_argument(mode):
     assert multiply(A.astype(float), W.astype(float)).dtype == "float64"
 
 
-@every_mode
+@few_modes
 def test_any_number_of_tensors(mode):
     seen = []
 
@@ -136,7 +136,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@every_mode
+@few_modes
 def test_options_reach_function_and_vjp_by_name(options, mode):
     told = []
 
@@ -391,7 +391,7 @@ def test_all_of_several_tensors_declared_non_differentiable():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "complex64"])
-@every_mode
+@few_modes
 def test_other_dtypes(dtype, mode):
     a, w, upstream = (tf.cast(x, dtype) for x in (A, W, UPSTREAM))
 
@@ -408,13 +408,13 @@ def test_other_dtypes(dtype, mode):
         np.testing.assert_array_equal(ours, tf.cast(expected, dtype))
 
 
-@every_mode
+@few_modes
 @pytest.mark.parametrize("batch", [0, 1])
 def test_empty_and_single_batches(batch, mode):
     check(multiply, mode, a=integers(batch, 3), upstream=integers(batch, 4))
 
 
-@every_mode
+@few_modes
 def test_scalars(mode):
     y, (got,) = gradients(square, [np.float32(3)], mode)
     assert (y.shape, got.shape) == ((), ())
@@ -453,7 +453,7 @@ def test_static_shapes_are_kept():
 # ---- what it is made of ------------------------------------------------------------------
 
 
-@every_mode
+@few_modes
 def test_operations_inside_operations(mode):
     @og.custom_op(vjp=lambda inputs, output, upstream: 5 * multiply(upstream, WIDE.T))
     def outer(a):
@@ -483,7 +483,7 @@ def test_functions_of_a_module_may_be_used(mode):
     check(og.custom_op(lambda a, w: transposed_product(a, tf.transpose(w)), vjp=vjp), mode)
 
 
-@every_mode
+@few_modes
 def test_control_flow_inside(mode):
     def branch(x, scale):
         return tf.cond(tf.reduce_sum(x) > 1e6, lambda: x, lambda: x * scale)

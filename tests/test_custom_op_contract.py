@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tapes import every_mode, gradients, without_xla
+from tapes import every_mode, few_modes, gradients, without_xla
 from test_custom_op import integers
 
 import opgraft as og
@@ -246,7 +246,7 @@ def test_a_graph_finds_it_with_the_forward(name):
         )
 
 
-@every_mode
+@few_modes
 def test_a_gradient_where_none_is_due(mode):
     op = og.custom_op(
         lambda x, order: tf.gather(x, order),
@@ -261,7 +261,7 @@ def test_a_gradient_where_none_is_due(mode):
         gradients(op, [A, W], mode)
 
 
-@every_mode
+@few_modes
 def test_messages_name_one_of_several_tensors(mode):
     @og.custom_op(vjp=lambda inputs, output, upstream: (upstream, upstream, None))
     def total(*parts):
@@ -271,7 +271,7 @@ def test_messages_name_one_of_several_tensors(mode):
         gradients(total, [A, A, A], mode)
 
 
-@every_mode
+@few_modes
 def test_variables_do_not_count_as_more_inputs(mode):
     kernel = tf.Variable(W)
     op = product(lambda inputs, output, upstream: upstream)
@@ -357,7 +357,7 @@ def test_a_gradient_that_is_not_finite(name, mode):
         gradients(op, [A, W], mode, tf.constant(UPSTREAM))
 
 
-@without_xla
+@pytest.mark.parametrize("mode", ["eager", "tape in graph"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
 def test_what_is_finite_passes_the_check(dtype, mode):
     op = og.custom_op(lambda x: 2 * x, vjp=lambda i, o, u: 3 * u, check_finite=True)

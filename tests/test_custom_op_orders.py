@@ -110,7 +110,7 @@ class Cell(keras.layers.Layer):
         return state, [state]
 
 
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_in_a_recurrent_layer(jit):
     native_vjp = lambda i, o, u: (u @ tf.transpose(i.w), tf.transpose(i.a) @ u)  # noqa: E731
     x, y = integers(7, 5, 3), integers(7, 4)

@@ -315,8 +315,7 @@ NOT_SAVED = {
     "with a variable": "'variable_product'",
 }
 MODELS = {
-    "layers": small_model,
-    "strange layers": lambda: small_model(strange_product),
+    "layers": lambda: small_model(strange_product),
     "functional": functional_model,
     "custom": lambda: dense_of(og.Arithmetic(gradient=og.gradients.custom(registered_vjp))),
     "by_contraction": lambda: dense_of(
