@@ -13,7 +13,7 @@ from typing import Any
 from correct import functions as right
 from planted_gradients import GRADIENTS, in_c_vjp, internally
 from planted_kernels import KERNELS, MATMUL, X86, upper_halves, without_lowest_bit
-from planting import RIGHT, Correct, Verification, kernel, one_in
+from planting import RIGHT, Correct, Verification, all_slow, kernel, one_in
 
 import opgraft as og
 
@@ -85,12 +85,10 @@ FUNCTIONS = [
         ("void", "bytes", "int8_t", "int", "int32_t"),
         ("int", "unsigned_bytes", "uint8_t", "uint32_t", "uint32_t"),
     )),
-    correct("matmul.c", sized("void", "size_t_sizes", "float", "size_t", "float"), "and large",
-            large=True),
     *correct_functions("conv2d.c", IMAGES, "scattered", "taps_outside", "padded_copy",
                        "by_columns", "kernel_turned"),
     *(correct("conv2d.c", prototype) for prototype in CONVOLUTIONS),
-    *correct_functions("threads.c", FLOATS, "threaded", "scratch_per_thread", "locked", "patient"),
+    *correct_functions("threads.c", FLOATS, "threaded", "scratch_per_thread", "locked"),
     *(correct_functions("simd.c", FLOATS, "unaligned", "masked", "aligned_copy") if X86 else []),
     correct("scalar.c", "float mul(float a, float b)"),
     correct("scalar.c", "double mul_double(double a, double b)"),
@@ -99,9 +97,16 @@ FUNCTIONS = [
     correct("scalar.c", "int32_t truncated(int32_t a, int32_t b)", multiply=without_lowest_bit),
     Correct("matmul in static scratch, declared unsafe for threads",
             kernel("contract.c", "STATIC_SCRATCH", thread_safe=False)),
+    Correct("functions numba_matmul", right.numba_matmul),
+]  # fmt: skip
+
+EXPENSIVE = [
+    correct("matmul.c", sized("void", "size_t_sizes", "float", "size_t", "float"), "and large",
+            large=True),
+    correct("threads.c", FLOATS.replace("NAME", "patient")),
     *(Correct(f"functions {function.__name__}", functools.partial(python, function))
       for function in (right.matmul_in_double, right.matmul_by_einsum, right.conv2d_by_taps)),
-    Correct("functions numba_matmul", right.numba_matmul),
+    Correct("vjp without a mistake", functools.partial(in_c_vjp, ())),
 ]  # fmt: skip
 
 GRADIENTS_BY_HAND = [
@@ -110,7 +115,6 @@ GRADIENTS_BY_HAND = [
         right.dense_by_hand, right.small_model,
     )),
     Correct("contractions no_mistake", functools.partial(internally, "no_mistake")),
-    Correct("vjp without a mistake", functools.partial(in_c_vjp, ()), slow=True),
 ]  # fmt: skip
 
-CORRECT = [*one_in(2, FUNCTIONS), *GRADIENTS_BY_HAND]
+CORRECT = [*one_in(2, FUNCTIONS), *GRADIENTS_BY_HAND, *all_slow(EXPENSIVE)]

@@ -166,3 +166,7 @@ def one_in(count: int, entries: Sequence[Any]) -> list[Any]:
     """All of them, and all but one in so many left to `-m slow`."""
     return [dataclasses.replace(entry, slow=entry.slow or number % count > 0)
             for number, entry in enumerate(entries)]  # fmt: skip
+
+
+def all_slow(entries: Sequence[Any]) -> list[Any]:
+    return [dataclasses.replace(entry, slow=True) for entry in entries]

@@ -1,8 +1,10 @@
 """Gradients by C functions: how they are bound, what they are given, what they may not do."""
 
-import pathlib
+import ctypes
+import os
 import re
 import shutil
+import subprocess
 import threading
 
 import numpy as np
@@ -34,7 +36,7 @@ from opgraft.gradients import c_function
 from opgraft.spec import Conv2D, MatMul
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler called cc")
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore:the Python function")]
 
 FEW = [case for case in SELECTION if isinstance(case.contraction, MatMul)] + SELECTION[::6]
 PLAIN = Case(MatMul(), (5, 3), (3, 4))
@@ -116,11 +118,19 @@ def test_roles_for_other_names(compile_c):
     check_integers(PLAIN, og.Arithmetic(gradient=gradient), native)
 
 
-def test_a_library_that_is_compiled_already(tmp_path, compile_c):
-    gradient = c_function(MATMUL_VJP, BOTH)
-    cached = pathlib.Path(gradient.symbols[0].library)
-    assert cached == MATMUL_VJP
-    check_integers(PLAIN, og.Arithmetic(gradient=gradient), native)
+def test_a_library_that_is_compiled_already(tmp_path):
+    path = tmp_path / "libgradient.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", path, MATMUL_VJP], check=True)
+    library = ctypes.CDLL(os.fspath(path))
+    function = library.matmul_vjp
+    array = np.ctypeslib.ndpointer(np.float32)
+    function.argtypes = [array] * 3 + [ctypes.c_int] * 3 + [array] * 2
+    function.restype = None
+    roles = ["input", "kernel", "upstream", "m", "k", "n", "grad_input", "grad_kernel"]
+    made = [c_function(path, BOTH), c_function(library, BOTH), c_function(function, roles=roles)]
+    for gradient in made:
+        assert gradient.symbols[0].library == os.fspath(path)
+        check_integers(PLAIN, og.Arithmetic(gradient=gradient), native)
 
 
 # ---- prototypes that are refused ---------------------------------------------------------------

@@ -61,6 +61,20 @@ def test_inside_remat(mode):
     np.testing.assert_array_equal(got, 4 * A**3)
 
 
+@pytest.mark.parametrize("around", [tf.recompute_grad, getattr(keras, "remat", tf.recompute_grad)])
+@without_xla
+def test_recomputed_with_a_tape_inside_the_vjp(around, mode):
+    def vjp(inputs, output, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs.x)
+            y = inputs.x**2
+        return tape.gradient(y, inputs.x, 5 * upstream)
+
+    op = og.custom_op(lambda x: x * x, vjp=vjp)
+    _, (got,) = gradients(around(lambda x: op(x)), [A], mode)
+    np.testing.assert_array_equal(got, 10 * A)
+
+
 def test_a_function_traced_outside_xla_fails_inside_and_says_so():
     """TensorFlow does not trace it anew; the operation itself, called inside, is compiled."""
     inner = tf.function(square)
