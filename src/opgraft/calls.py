@@ -165,6 +165,8 @@ def _inputs_type(names: tuple[str, ...]) -> type:
 
 def is_tensor(value: Any) -> bool:
     """Whether an argument is a tensor, a variable, an array or a KerasTensor."""
-    if isinstance(value, np.ndarray | np.generic | keras.KerasTensor | keras.Variable):
+    if isinstance(value, np.ndarray | np.generic):
+        return value.ndim > 0 or value.dtype.kind not in "iub"  # a whole number is an option
+    if isinstance(value, keras.KerasTensor | keras.Variable):
         return True
     return keras.ops.is_tensor(value) or backend().is_variable(value)

@@ -1,6 +1,5 @@
 """`custom_op`: any function of tensors as an operation whose gradient is yours."""
 
-import copy
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,11 +20,16 @@ class CustomOp(calls.Function):
         check_finite: whether a NaN or an infinity in a gradient is an error.
     """
 
+    def __reduce__(self) -> str:
+        """Pickled and copied by its name, as the function is that it decorates."""
+        return self.__qualname__  # type: ignore[attr-defined]
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method, the instance is the first argument, which the vjp need not take."""
         if instance is None:
             return self
-        method = copy.copy(self)
+        method = object.__new__(type(self))
+        method.__dict__.update(self.__dict__)
         method.implicit = frozenset(list(self.signature.parameters)[:1])
         return functools.partial(method, instance)
 

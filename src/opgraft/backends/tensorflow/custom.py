@@ -110,7 +110,8 @@ class Vjp:
         except Exception:  # it leaves TensorFlow, and fails, or not, where a gradient is asked for
             return None
         floats = any(differentiable(x) for x in inputs)
-        whole = not concrete.captured_inputs and not leaves_tensorflow(concrete.graph)
+        python = leaves_tensorflow(concrete.graph, (*_OPAQUE, "EagerPyFunc"))
+        whole = not concrete.captured_inputs and not python
         return concrete if floats and whole else None
 
     def _checked(self, inputs: Tensors, outputs: Tensors, upstreams: list, wanted) -> Tensors:
@@ -228,11 +229,11 @@ def _check_shape(said: str, name: str, x: tf.Tensor, gradient: tf.Tensor) -> tf.
 _OPAQUE = ("PyFunc", "PyFuncStateless")
 
 
-def leaves_tensorflow(graph) -> str:
+def leaves_tensorflow(graph, through: tuple[str, ...] = _OPAQUE) -> str:
     """The type of an operation through which the graph's outputs leave TensorFlow, or ""."""
     inside = (n.op for f in graph.as_graph_def().library.function for n in f.node_def)
     kinds = (*(op.type for op in _ancestors(graph.outputs)), *inside)
-    return next((kind for kind in kinds if kind in _OPAQUE), "")
+    return next((kind for kind in kinds if kind in through), "")
 
 
 class SecondOrder:
