@@ -266,6 +266,8 @@ class GradientChecks:
             try:
                 run = probe.graph_gradients(self.function(case), operands[:2], operands[2:])
                 eager = probe.gradients(self.function(case), operands[:2], operands[2:])
+            except UnsupportedError:  # said by name, which is no wrong gradient
+                continue
             except Exception as raised:
                 return Check(name, False, f"{told(raised)}", proves, case.id)
             for a, b in zip(eager, run, strict=True):
