@@ -112,6 +112,7 @@ EXPENSIVE = [
 GRADIENTS_BY_HAND = [
     *(Correct(f"functions {make.__name__}", make) for make in (
         right.product_by_hand, right.softmax_by_hand, right.sign_clipped, right.steep_cube,
+        right.bias_by_hand, right.two_outputs, right.integer_indices,
         right.dense_by_hand, right.small_model,
     )),
     Correct("contractions no_mistake", functools.partial(internally, "no_mistake")),

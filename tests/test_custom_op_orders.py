@@ -63,7 +63,6 @@ def test_inside_remat(mode):
 
 @pytest.mark.parametrize("around", [tf.recompute_grad, getattr(keras, "remat", tf.recompute_grad)])
 @without_xla
-@pytest.mark.xfail(reason="tf.recompute_grad in a graph loses a tape inside a vjp", strict=False)
 def test_recomputed_with_a_tape_inside_the_vjp(around, mode):
     def vjp(inputs, output, upstream):
         with tf.GradientTape() as tape:

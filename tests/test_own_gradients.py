@@ -130,6 +130,7 @@ NAMES = [
     "python", "input twice", "kernel twice", "input twice, kernel same",
 ]  # fmt: skip
 HOWS = ("graph", "batch", "sizes")
+IN_INTEGERS = [name for name in NAMES if name != "custom"]  # whose sums are too large for bfloat16
 EVERYWHERE = ("same", "C matmul", "C conv2d")  # composed of many operations
 
 
@@ -214,7 +215,7 @@ def test_only_the_gradient_that_is_asked_for_changes(case, c_both, twice):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-@pairs(SELECTION[::12], slow=SELECTION)
+@pairs(SELECTION[::12], IN_INTEGERS, slow=SELECTION)
 def test_other_floats(case, name, dtype, own, c_both):
     gradient, expected = own[name]
     arithmetic = with_gradient(c_both, gradient)

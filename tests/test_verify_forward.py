@@ -379,7 +379,7 @@ def test_no_case_at_all():
 
 
 def test_images_that_depend_on_each_other():
-    """Within a limit that would hide it: the scale of a batch is that of its largest number."""
+    """Within a limit, which allows it: the scale of a batch is that of its largest number."""
 
     def by_largest(case, left, right):
         step = abs(left).max(initial=0) / 64 or 1
@@ -388,6 +388,13 @@ def test_images_that_depend_on_each_other():
     found = check_forward(by_largest, CONV, limit=1.01)
     assert by_name(found)["random numbers"].passed
     check = by_name(found)["batch"]
+    assert check.passed
+    assert "changes the result, by less than the limit" in check.message
+
+    def by_largest_of_many(case, left, right):
+        return by_largest(case, left, right) * (1 if left.shape[0] > 1 else -5)
+
+    check = by_name(check_forward(by_largest_of_many, CONV, limit=1.01))["batch"]
     assert check.passed is False
     assert "gives something else alone" in check.message
     assert check.case

@@ -76,7 +76,7 @@ def check_vjp(vjp: Any) -> None:
             return  # options of the operation, which it will be given
         raise ArgumentError(
             f"the vjp {describe(vjp)} takes {signature}; it must take three arguments: "
-            "vjp(inputs, output, upstream)"
+            "vjp(inputs, output, upstream), and options of the operation behind a *"
         ) from None
 
 

@@ -21,10 +21,10 @@ from opgraft import ops
 from opgraft.arithmetic import standardize
 from opgraft.errors import ArgumentError
 from opgraft.verification import verify
+from opgraft.verification.arithmetics import claimed, unlike
 from opgraft.verification.cases import CASES, CONVOLUTIONS, MATMULS, SELECTION, Case
-from opgraft.verification.due import Meaning, elementwise
 from opgraft.verification.findings import Report
-from opgraft.verification.gradient import GradientChecks, described
+from opgraft.verification.gradient import GradientChecks, described, integers
 
 
 def assert_verified(target: Any, inputs: Any = None, **options: Any) -> Report:
@@ -74,18 +74,12 @@ def assert_forward(
     Raises:
         AssertionError: it does not.
     """
-    left, right = (x.astype(np.float32) for x in case.integers())
-    meaning = Meaning(multiply and elementwise(multiply, np.dtype(np.float32)))
-    due = meaning.due(case, left, right)
-    got = np.asarray(ops.contract(case.contraction, standardize(arithmetic), left, right))
-    assert got.shape == due.shape, f"{case.id}: shape {got.shape}, due is {due.shape}"
-    wrong = abs(got - due) > limit * meaning.magnitude(case, left, right)
-    if wrong.any():
-        at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise AssertionError(
-            f"{case.id}: {int(wrong.sum())} of {wrong.size} elements are wrong; the first, {at}, "
-            f"is {got[at]:g} where {due[at]:g} is due"
-        )
+    arithmetic = standardize(arithmetic)
+    left, right = integers(arithmetic, case)
+    expected, sizes = claimed(arithmetic, multiply, case, left, right)
+    got = np.asarray(ops.contract(case.contraction, arithmetic, left, right))
+    wrong = unlike(got, expected, limit * sizes)
+    assert not wrong, f"{case.id}: {wrong}"
 
 
 def assert_gradient(case: Case, arithmetic: Any) -> None:

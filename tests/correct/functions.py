@@ -105,6 +105,43 @@ def steep_cube():
     return cube, {"inputs": (numbers(3, 4),)}
 
 
+def bias_by_hand():
+    @og.custom_op(vjp=lambda inputs, output, upstream: (upstream, tf.reduce_sum(upstream, 0)))
+    def add(x, b):
+        return x + b
+
+    return add, {"inputs": (numbers(5, 3), numbers(3))}
+
+
+def two_outputs():
+    """Of which the second is the square root of numbers that are never near zero."""
+
+    def vjp(inputs, output, upstream):
+        x, y = inputs
+        of_product, of_root = upstream
+        return of_product * y + of_root * x / output[1], of_product * x
+
+    @og.custom_op(vjp=vjp)
+    def both(x, y):
+        return x * y, tf.sqrt(x**2 + 4)
+
+    return both, {"inputs": (numbers(3, 4), numbers(3, 4, seed=1))}
+
+
+def integer_indices():
+    """An input that has no gradient, because it is of integers."""
+
+    def vjp(inputs, output, upstream):
+        rows = tf.expand_dims(inputs.indices, 1)
+        return tf.scatter_nd(rows, upstream, tf.shape(inputs.table)), None
+
+    @og.custom_op(vjp=vjp)
+    def take(table, indices):
+        return tf.gather(table, indices)
+
+    return take, {"inputs": (numbers(5, 3), np.array([4, 0, 4, 2], np.int32))}
+
+
 # ---- layers and models --------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """Verifying an arithmetic: its functions alone in another process, then through the framework."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,22 +14,22 @@ from opgraft.verification import contract, due, isolated, python_functions
 from opgraft.verification.cases import CASES, Case, like
 from opgraft.verification.findings import Check
 from opgraft.verification.forward import Forward, check_forward
-from opgraft.verification.gradient import GradientChecks, integers
+from opgraft.verification.gradient import GradientChecks, integers, operand_dtype
 from opgraft.verification.messages import told
 from opgraft.verification.parts import Options, Parts, named, not_run
 from opgraft.verification.raw import (
     evaluator,
     is_raw,
-    raw_call,
     raw_cases,
     size,
-    small_operands,
     unwritten,
     variants,
 )
 from opgraft.verification.reloading import Reloading
 from opgraft.verification.safety import check_safety
 from opgraft.verification.sandbox import Sandbox
+
+_LARGEST = 10_000_000  # elements of a case that is also computed in NumPy
 
 
 def verify_arithmetic(
@@ -49,7 +49,8 @@ def verify_arithmetic(
         alone: whether it is not part of something that is saved and loaded as a whole.
     """
     parts = Parts()
-    served = sorted({c for c in (*cases, *own) if serves(arithmetic, c)}, key=size)
+    small = (*cases, *(case for case in own if size(case)[0] <= _LARGEST))
+    served = sorted({case for case in small if serves(arithmetic, case)}, key=size)
     if not served:
         parts.contract.append(Check("serves a contraction", False, f"{arithmetic!r} serves none"))
         return parts
@@ -114,33 +115,17 @@ def _c_function(symbol: CSymbol, own, prefix: str, parts: Parts, options: Option
     with Sandbox(
         symbol, time_limit=options.time_limit, memory_limit=options.memory_limit
     ) as sandbox:
-        safety = check_safety(symbol, sandbox, large=options.large)
+        safety = check_safety(symbol, sandbox, own=own, large=options.large)
         parts.contract += named(safety.checks, prefix)
         refuses = any(c.name == "returns zero" and c.passed is False for c in safety.checks)
         parts.safe &= safety.safe and not refuses
-        own = [case for case in own if is_raw(symbol, case)]
-        parts.contract += named(_own_sizes(symbol, sandbox, own, parts), prefix)
         if "never returns" in safety.findings:  # each case that hangs takes its time
             why = "not run: the function does not always return"
             parts.forward.append(Check(f"{prefix}small integers", None, why))
         else:
-            parts.add_forward(_raw_forward(symbol, sandbox, own, options), prefix)
+            more = [case for case in own if size(case)[0] <= _LARGEST and is_raw(symbol, case)]
+            parts.add_forward(_raw_forward(symbol, sandbox, more, options), prefix)
     parts.find(*safety.findings)
-
-
-def _own_sizes(symbol: CSymbol, sandbox: Sandbox, own, parts: Parts) -> list[Check]:
-    """The user's own sizes, before anything of them runs in this process."""
-    name = "runs on your sizes"
-    proves = "It comes back on the sizes of the inputs that were given."
-    for case in own:
-        call = raw_call(symbol, case, *small_operands(symbol, case))
-        outcome = None if call is None else sandbox.run(call)
-        if outcome is not None and outcome.failure:
-            parts.safe = False
-            parts.find(outcome.failure)
-            message = f"{sandbox.describe(call)} {outcome.failure}"  # type: ignore[arg-type]
-            return [Check(name, False, message, proves, case.id)]
-    return [Check(name, True, f"{len(own)} calls", proves)] if own else []
 
 
 def _raw_forward(symbol: CSymbol, sandbox: Sandbox, own, options: Options) -> Forward:
@@ -165,22 +150,46 @@ def _through_operation(arithmetic, cases, parts: Parts, options: Options) -> Non
         "The operation gives what is due in every geometry: padding, strides, dilations, groups, "
         "layouts, transposes and batches that are composed around the function included."
     )
-    meaning = due.Meaning(options.multiply and due.elementwise(options.multiply, np.dtype("f4")))
     for case in cases:
         left, right = integers(arithmetic, case)
+        expected, sizes = claimed(arithmetic, options.multiply, case, left, right)
         try:
             got = np.asarray(ops.contract(case.contraction, arithmetic, left, right))
         except Exception as raised:
             message = f"{told(raised)}"
             parts.forward.append(Check(name, False, message, proves, case.id))
             return
-        allowed = (options.limit or 0.0) * meaning.magnitude(case, left, right)
-        expected = meaning.due(case, left, right)
-        if got.shape != case.output or not np.all(abs(got - expected) <= allowed):
-            message = "gives something else than is due"
-            parts.forward.append(Check(name, False, message, proves, case.id))
+        if wrong := unlike(got, expected, (options.limit or 0.0) * sizes):
+            parts.forward.append(Check(name, False, wrong, proves, case.id))
             return
     parts.forward.append(Check(name, True, f"as due in {len(cases)} cases", proves))
+
+
+def claimed(
+    arithmetic: Arithmetic, multiply: Callable | None, case: Case, left, right
+) -> tuple[np.ndarray, np.ndarray]:
+    """What is due for integer operands, and the sum of the absolute terms behind each element.
+
+    `multiply` gets numbers of the type that the arithmetic's function multiplies.
+    """
+    dtype = operand_dtype(arithmetic, case)
+    meaning = due.Meaning(multiply and due.elementwise(multiply, dtype))
+    operands = left.astype(dtype), right.astype(dtype)
+    return meaning.due(case, *operands), meaning.magnitude(case, *operands)
+
+
+def unlike(got: np.ndarray, expected: np.ndarray, allowed: np.ndarray) -> str:
+    """Where an output is not what is due, in words; "" where it is."""
+    if got.shape != expected.shape:
+        return f"the output has the shape {got.shape}, due is {expected.shape}"
+    wrong = ~(abs(got - expected) <= allowed)  # NaN is wrong
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return (
+        f"{int(wrong.sum())} of {wrong.size} elements are wrong; the first, {at}, is {got[at]:g} "
+        f"where {expected[at]:g} is due"
+    )
 
 
 def _runs_apart(arithmetic: Arithmetic) -> bool:

@@ -28,10 +28,11 @@ PROVES = {
     "and other sizes, and in a new process; nothing about other machines",
     "threads": "calls at the same time give the bits of single calls; a collision that is rarer "
     "than in some hundred calls is not seen",
+    "runs on your sizes": "what is above holds for the sizes of your inputs, too",
     "indices beyond 2^31": "the largest indices of the input do not overflow 32 bits with a sign; "
     "nothing about those of the output, nor about indices without a sign",
 }
-_ALWAYS = tuple(name for name in PROVES if name != "indices beyond 2^31")
+_OWN, _LARGE = list(PROVES)[-2:]
 # A function that fails one of these could take its process along, damage what is others', or
 # end the operation that called it.
 _HARMFUL = frozenset({
@@ -41,7 +42,9 @@ _HARMFUL = frozenset({
 
 
 @dataclasses.dataclass(frozen=True)
-class _Failure:
+class Failure:
+    """A diagnosis, or "" for one that needs none, what was seen, and the id of the case."""
+
     finding: str
     message: str
     case: str
@@ -58,14 +61,19 @@ class Examination:
         harmful: a failure that is not told by the check alone.
     """
 
-    def __init__(self, symbol: CSymbol, sandbox: Sandbox, large: bool) -> None:
-        self.symbol, self.sandbox, self.large = symbol, sandbox, large
+    def __init__(
+        self, symbol: CSymbol, sandbox: Sandbox, *, large: bool = False, own: bool = False
+    ) -> None:
+        self.symbol, self.sandbox = symbol, sandbox
+        self._asked = [
+            name for name in PROVES if (name != _OWN or own) and (name != _LARGE or large)
+        ]
         self.good: list[tuple[Case, Call]] = []
         self.came_back = 0
         self.peak = 0
         self.refused = ""
         self.harmful = False
-        self._failures: dict[str, list[_Failure]] = {name: [] for name in PROVES}
+        self._failures: dict[str, list[Failure]] = {name: [] for name in PROVES}
         self._passed: dict[str, str] = {}
         self._not_run: dict[str, str] = {}
 
@@ -73,7 +81,7 @@ class Examination:
         """Note a failure. The first with its finding counts: small cases come first."""
         failures = self._failures[check]
         if finding not in [failure.finding for failure in failures]:
-            failures.append(_Failure(finding, message, case.id if case else ""))
+            failures.append(Failure(finding, message, case.id if case else ""))
 
     def fail_to_return(self, outcome: Outcome, call: str, case: Case | None = None) -> None:
         """Note how a call ended that did not come back."""
@@ -105,6 +113,11 @@ class Examination:
     def failed(self, check: str) -> bool:
         return bool(self._failures[check])
 
+    def failure_in(self, case: Case) -> Failure | None:
+        """The first failure that was noted in a case."""
+        found = (failure for failures in self._failures.values() for failure in failures)
+        return next((failure for failure in found if failure.case == case.id), None)
+
     def has_finding(self, finding: str) -> bool:
         return finding in self.findings()
 
@@ -123,7 +136,7 @@ class Examination:
         return tuple(dict.fromkeys(filter(None, found)))
 
     def checks(self) -> tuple[Check, ...]:
-        return tuple(self._check(name) for name in (PROVES if self.large else _ALWAYS))
+        return tuple(map(self._check, self._asked))
 
     def _check(self, name: str) -> Check:
         proves = PROVES[name]

@@ -8,7 +8,7 @@ from opgraft.backends import backend
 from opgraft.calls import Bound, Function
 from opgraft.errors import ArgumentError
 from opgraft.verification.findings import Check, Deviation
-from opgraft.verification.messages import told
+from opgraft.verification.messages import number_of, told
 from opgraft.verification.parts import Outcome
 from opgraft.verification.smooth import Smooth, is_float
 
@@ -74,9 +74,7 @@ class CustomOpChecks:
         except Exception as raised:
             return Check(name, False, f"fails with {told(raised)}", proves)
         if len(got) != len(self.names):
-            count = (
-                f"{len(got)} gradient{'s' if len(got) != 1 else ''} for {len(self.names)} inputs"
-            )
+            count = f"{number_of(len(got))} for {number_of(len(self.names), 'input')}"
             self._findings.append(f"the vjp returns {count}")
             return Check(name, False, f"the vjp returned {count}: {', '.join(self.names)}", proves)
         for i, (who, x, g) in enumerate(zip(self.names, self.inputs, got, strict=True)):

@@ -20,7 +20,7 @@ from opgraft.spec import Contraction, Conv2D, MatMul
 from opgraft.verification import due
 from opgraft.verification.cases import Case
 from opgraft.verification.findings import Check, Deviation
-from opgraft.verification.messages import told
+from opgraft.verification.messages import number_of, told
 from opgraft.verification.parts import Outcome
 
 _EPS = 2.0**-24  # one rounding to float32, relative
@@ -289,7 +289,7 @@ class GradientChecks:
             return ()
         counts = {len(flow.got) for flow in wrong if not flow.error}
         if counts - {2}:
-            return (f"the vjp returns {max(counts - {2})} gradients for 2 inputs",)
+            return (f"the vjp returns {number_of(max(counts - {2}))} for 2 inputs",)
         results = [
             (f.case, f.left, f.right, f.upstream, f.got)
             for f in self._telling(flows)
@@ -350,7 +350,7 @@ def described(flow: Flow) -> str:
     if flow.error:
         return f"smallest: {flow.error}"
     if len(flow.got) != 2:
-        return f"the vjp returned {len(flow.got)} gradients for 2 inputs"
+        return f"the vjp returned {number_of(len(flow.got))} for 2 inputs"
     operand = next((i for i in (0, 1) if not flow.is_due(i)), None)
     if operand is None:
         return ""

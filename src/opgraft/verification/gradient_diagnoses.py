@@ -87,7 +87,9 @@ def _named(flows: Sequence[Flow], side: int, other: str) -> Iterable[str]:
     if all(np.all(flow.got == 0) for flow in flows):
         return ("frozen (zeros)",)
     explaining = dict.fromkeys(
-        name for name, form in _forms(other) if all(_explains(form, flow, side) for flow in flows)
+        name
+        for name, form in _forms(other, flows)
+        if all(_explains(form, flow, side) for flow in flows)
     )
     if explaining:
         return tuple(explaining)[:_AT_MOST]
@@ -151,10 +153,11 @@ Rewrite = Callable[[Loops], Loops]
 Where = Callable[[Conv2D], bool]  # the contractions that are mistaken
 
 
-def _forms(other: str) -> Iterator[tuple[str, Form]]:
-    """Every name with each of its forms."""
+def _forms(other: str, flows: Sequence[Flow]) -> Iterator[tuple[str, Form]]:
+    """Every name with each of its forms, but for those that these cases could not tell apart."""
     for count in (_rows, _outputs, _first_size):
-        yield "the mean over the batch", functools.partial(_mean_over, count)
+        if len(set(map(count, flows))) > 1:  # else it is no more than a factor
+            yield "the mean over the batch", functools.partial(_mean_over, count)
     for turn in (_transposed, _read_as_transposed):
         yield "transposed", functools.partial(_each, turn)
     yield f"is the gradient of {other}", lambda flow: flow.due[::-1]

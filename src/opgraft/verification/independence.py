@@ -24,19 +24,25 @@ def check_batch(subject: Subject, seen: Sequence[Observation]) -> list[Check]:
     """
     proves = (
         "an image (of a matrix product: a row) gives the same alone as among others, up to "
-        "rounding; nothing about batches beyond those tried"
+        "rounding and twice the limit; nothing about batches beyond those tried"
     )
-    compared = 0
+    compared, depends = 0, False
     for o in (chosen := _with_several(seen, _ALONE)):
         for index in range(0, _count(o.case), -(-_count(o.case) // _IMAGES)):
-            same = _same_alone(subject, o, index)
-            if same is False:
+            agrees = _agrees_alone(subject, o, index)
+            if agrees is None:
+                continue
+            if not any(agrees):
                 message = f"{o.case.id}: {_noun(o.case)} {index} gives something else alone"
                 return [Check("batch", False, message, proves, o.case.id)]
-            compared += same is True
+            compared += 1
+            depends |= not agrees[0]
     if not chosen:
         return []
-    return [Check("batch", True if compared else None, f"{compared} computed alone", proves)]
+    message = f"{compared} computed alone"
+    if depends:
+        message += "; what others are in the batch changes the result, by less than the limit"
+    return [Check("batch", True if compared else None, message, proves)]
 
 
 def check_special_values(subject: Subject, seen: Sequence[Observation]) -> list[Check]:
@@ -83,8 +89,11 @@ def _axis(case: Case) -> int:
     return -2 if isinstance(case.contraction, MatMul) else 0
 
 
-def _same_alone(subject: Subject, o: Observation, index: int) -> bool | None:
-    """Whether one image gives the same by itself; None if that could not run."""
+def _agrees_alone(subject: Subject, o: Observation, index: int) -> tuple[bool, bool] | None:
+    """Whether one image gives the same by itself, to rounding and within the limit.
+
+    None if that could not run.
+    """
     case = resized(o.case, **{batch_name(o.case): 1})
     c = o.case.contraction
     axis = 0 if isinstance(c, Conv2D) else -1 if getattr(c, "transpose_a", False) else -2
@@ -92,10 +101,14 @@ def _same_alone(subject: Subject, o: Observation, index: int) -> bool | None:
     if alone is None:
         return None
     together = np.take(o.actual, [index], _axis(case))
-    slack = 2 * np.take(subject.rounding(o.case, o.magnitude), [index], _axis(case))
     if alone.shape != together.shape:
-        return False
-    return alike(alone.astype(np.float64), together, slack)
+        return False, False
+    rounding = subject.rounding(o.case, o.magnitude)
+    to_rounding, within = (
+        alike(alone.astype(np.float64), together, 2 * np.take(allowed, [index], _axis(case)))
+        for allowed in (rounding, rounding + (subject.limit or 0.0) * o.magnitude)
+    )
+    return to_rounding, within
 
 
 def _wrong_spread(subject: Subject, o: Observation, value: float) -> str | None:

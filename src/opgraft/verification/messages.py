@@ -17,5 +17,10 @@ def told(error: BaseException) -> str:
     return _cut(f"{type(error).__name__}: {lines[0] if lines else ''}")
 
 
+def number_of(count: int, things: str = "gradient") -> str:
+    """Such as "1 gradient", "2 gradients"."""
+    return f"{count} {things}{'' if count == 1 else 's'}"
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= _LENGTH else f"{text[:_LENGTH]} ..."

@@ -103,6 +103,13 @@ def computes_in_double(function: Function, inputs: Arrays, direction: Sequence[A
     return not _same(function, inputs, direction, 1e-11)
 
 
+def moves(function: Function, inputs: Arrays, direction: Sequence[Any]) -> bool:
+    """Whether a thousandth of a direction changes an output by more than a millionth."""
+    before, after = function(inputs), function(moved(inputs, direction, 1e-3))
+    return any(np.max(abs(a - b), initial=0) > 1e-6 * np.max(abs(a), initial=0)
+               for a, b in zip(before, after, strict=True))  # fmt: skip
+
+
 def _same(function: Function, inputs: Arrays, direction: Sequence[Any], h: float) -> bool:
     before, after = function(inputs), function(moved(inputs, direction, h))
     return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True))

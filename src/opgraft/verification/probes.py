@@ -45,6 +45,12 @@ def borders(exam: Examination) -> None:
     )
 
 
+def border(exam: Examination, case: Case, call: Call) -> None:
+    """Of one more call."""
+    for flush in (True, False):
+        _Border(exam, flush).look(case, call)
+
+
 class _Border:
     """The end (if `flush`) or the start of both operands."""
 

@@ -17,6 +17,12 @@ from opgraft.verification.isolated import environment, exit_name
 from opgraft.verification.messages import told
 
 _SECONDS = 120.0
+# What a new process says to what it cannot have, and why that is not the target's fault.
+_REFUSED = {
+    "Could not locate class": "a new process does not find the class. Register it "
+    "(@keras.saving.register_keras_serializable) in a module that can be imported",
+    "has no file": "the C function has no file that a new process could load",
+}
 _PROVES = "A new process that loads the file computes the same."
 
 
@@ -117,11 +123,9 @@ class Reloading:
             return False, f"the new process has not come back after {_SECONDS:g} s"
         if code := self._process.returncode:
             lines = [line.strip() for line in said.splitlines() if line.strip()]
-            if lines and "Could not locate class" in lines[-1]:
-                return True, (
-                    "not tried: a new process does not find the class. Register it "
-                    "(@keras.saving.register_keras_serializable) in a module that can be imported"
-                )
+            for text, reason in _REFUSED.items():
+                if lines and text in lines[-1]:
+                    return True, f"not tried: {reason}"
             why = f": {lines[-1]}" if lines else ""
             return False, f"the new process fails ({exit_name(code)}){why}"
         with np.load(self._found) as loaded:

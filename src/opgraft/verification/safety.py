@@ -16,6 +16,7 @@ from opgraft.spec import Conv2D, MatMul
 from opgraft.verification import indices, probes, scalars
 from opgraft.verification.calls import Call, Outcome
 from opgraft.verification.cases import Case
+from opgraft.verification.due import terms
 from opgraft.verification.examination import Examination
 from opgraft.verification.findings import Check
 from opgraft.verification.raw import is_raw, raw_call, raw_cases, size, small_operands
@@ -24,6 +25,7 @@ from opgraft.verification.sandbox import Sandbox
 _SECONDS = 4.0  # for the sweep, unless a few calls alone take longer
 _AT_LEAST = 12  # cases
 _CRASHES = 8  # after so many the sweep ends
+_MOST_ELEMENTS = 1 << 25  # of the operands of a call with the user's sizes
 
 
 _PROBES = [
@@ -48,7 +50,9 @@ class Safety:
     safe: bool
 
 
-def check_safety(symbol: CSymbol, sandbox: Sandbox, *, large: bool = False) -> Safety:
+def check_safety(
+    symbol: CSymbol, sandbox: Sandbox, *, own: Sequence[Case] = (), large: bool = False
+) -> Safety:
     """Call a function in every way that it may be called, and watch what it does.
 
     It never raises for what the function does.
@@ -56,13 +60,17 @@ def check_safety(symbol: CSymbol, sandbox: Sandbox, *, large: bool = False) -> S
     Args:
         symbol: the function.
         sandbox: of the same function; its time and memory limits hold.
+        own: more cases, of the user's sizes.
         large: also try operands of more than 2^31 elements, which may take minutes.
     """
-    exam = Examination(symbol, sandbox, large)
+    exam = Examination(symbol, sandbox, large=large, own=bool(own))
     if symbol.kind == "scalar":
         scalars.examine(exam)
+        exam.passes("runs on your sizes", "nothing to see: it takes two numbers")
     else:
         sweep(exam, _cases(symbol))
+        if own:
+            _own_sizes(exam, own)
         more = [*_PROBES, ("indices beyond 2^31", indices.large_indices)] if large else _PROBES
         for name, probe in more:
             if exam.is_stuck:
@@ -115,19 +123,59 @@ def sweep(exam: Examination, cases: Sequence[Case]) -> None:
             break
         call = raw_call(exam.symbol, case, *small_operands(exam.symbol, case))
         assert call is not None
-        outcome = exam.sandbox.run(call)
-        if outcome.refused:
-            exam.refused = outcome.refused
-        elif outcome.ended:
+        outcome = _try(exam, case, call)
+        if outcome.ended:
             exam.good.append((case, call))
-            exam.came_back += 1
-            exam.peak = max(exam.peak, outcome.peak)
-            _note(exam, case, call, outcome)
-        else:
-            crashes += bool(outcome.crashed)
-            _note_end(exam, case, call, outcome)
+        crashes += bool(outcome.crashed)
         if exam.is_stuck or crashes == _CRASHES:
             break
+
+
+def _own_sizes(exam: Examination, own: Sequence[Case]) -> None:
+    """The sizes of the user's inputs, which are what will run in this process."""
+    name = "runs on your sizes"
+    if not exam.is_safe:
+        return exam.skip(name, "not tried: it fails on small ones")
+    tried = 0
+    for case in own:
+        call = _own_call(exam.symbol, case)
+        if call is None:
+            continue
+        tried += 1
+        if _try(exam, case, call).ended:
+            probes.border(exam, case, call)
+        if failure := exam.failure_in(case):
+            return exam.fail(name, failure.finding, failure.message, case)
+    if not tried:
+        return exam.passes(name, "not tried: no contraction on your inputs is one call of the "
+                                 "function, or each is too large to be called again")  # fmt: skip
+    return exam.passes(name, f"{tried} of {len(own)} contractions on your inputs")
+
+
+def _own_call(symbol: CSymbol, case: Case) -> Call | None:
+    """The whole, or one image where the core gives the function one at a time, or nothing."""
+    images = [case]
+    if isinstance(case.contraction, Conv2D):
+        images.append(dataclasses.replace(case, left=(1, *case.left[1:])))
+    for each in images:
+        if max(size(each)[0], math.prod(each.output[:-1]) * terms(each)) <= _MOST_ELEMENTS:
+            call = raw_call(symbol, each, *small_operands(symbol, each))
+            if call is not None:
+                return call
+    return None
+
+
+def _try(exam: Examination, case: Case, call: Call) -> Outcome:
+    outcome = exam.sandbox.run(call)
+    if outcome.refused:
+        exam.refused = outcome.refused
+    elif outcome.ended:
+        exam.came_back += 1
+        exam.peak = max(exam.peak, outcome.peak)
+        _note(exam, case, call, outcome)
+    else:
+        _note_end(exam, case, call, outcome)
+    return outcome
 
 
 def _note_end(exam: Examination, case: Case, call: Call, outcome: Outcome) -> None:

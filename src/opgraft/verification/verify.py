@@ -109,7 +109,10 @@ def _product(multiply: Any) -> Callable | None:
     if multiply is None:
         return None
     try:
-        found = float(np.asarray(multiply(np.float32(2), np.float32(3))))
+        try:
+            found = float(np.asarray(multiply(np.float32(2), np.float32(3))))
+        except Exception:  # a look-up in a table takes whole numbers
+            found = float(np.asarray(multiply(2, 3)))
     except Exception as raised:
         raise ArgumentError(
             f"verify(multiply=...): it must be a function of two numbers that gives a number, and "
@@ -196,7 +199,7 @@ def _arrays(inputs: Any, kind: str) -> list[np.ndarray]:
             f"verify({kind}, inputs={reprlib.repr(inputs)}): give an array, or a list of arrays "
             "for several inputs (np.asarray makes one of a list of numbers)"
         )
-    return [np.asarray(x) for x in given]
+    return [_as_array(x) for x in given]
 
 
 def _arguments(op: CustomOp, inputs: Any) -> Any:
@@ -210,6 +213,11 @@ def _arguments(op: CustomOp, inputs: Any) -> Any:
 
 
 def _as_array(value: Any) -> Any:
+    if isinstance(value, keras.KerasTensor):
+        raise ArgumentError(
+            f"verify(inputs={reprlib.repr(value)}): a KerasTensor holds no numbers; give an array "
+            "of its shape"
+        )
     return np.asarray(value) if hasattr(value, "dtype") else value
 
 

@@ -104,7 +104,8 @@ class Vjp:
                     if differentiable(t)]  # fmt: skip
 
         try:
-            concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
+            with private.recording():
+                concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
         except OpgraftError:
             raise
         except Exception:  # it leaves TensorFlow, and fails, or not, where a gradient is asked for

@@ -1,5 +1,8 @@
 """What TensorFlow and Keras do not offer in public. Probed; each has a fallback that is said."""
 
+import contextlib
+from collections.abc import Iterator
+
 import tensorflow as tf
 
 from opgraft.errors import UnsupportedError
@@ -20,6 +23,27 @@ try:
     _should_record = _record.should_record_backprop
 except (ImportError, AttributeError):
     _record_operation = _stop_recording = _should_record = None
+
+try:
+    from tensorflow.python import pywrap_tfe as _tapes
+
+    _is_stopped = _tapes.TFE_Py_TapeSetIsStopped
+    _restart, _stop = _tapes.TFE_Py_TapeSetRestartOnThread, _tapes.TFE_Py_TapeSetStopOnThread
+except (ImportError, AttributeError):  # then a vjp with a tape inside fails where it is stopped
+    _is_stopped = None
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Tapes record inside, though a caller stopped it: tf.recompute_grad runs its forward so."""
+    stopped = _is_stopped is not None and _is_stopped()
+    if stopped:
+        _restart()
+    try:
+        yield
+    finally:
+        if stopped:
+            _stop()
 
 
 def inside_xla() -> bool:
