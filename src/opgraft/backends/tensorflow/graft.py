@@ -128,8 +128,9 @@ def _saved_rule(op) -> Rule:
     functions = op.get_attr("backward")
     if not functions:
         raise UnsupportedError(
-            f"the gradient of {name} is not known here. A saved model does not hold a vjp that "
-            "captures variables or leaves TensorFlow: differentiate the original model. "
+            f"the gradient of {name} is not known here. Neither a saved model nor "
+            "tf.vectorized_map holds a vjp that captures variables or leaves TensorFlow: "
+            "differentiate the original model, call by call. "
             "Forward-mode differentiation (tf.autodiff.ForwardAccumulator) does not reach it: "
             "use a tf.GradientTape"
         )
