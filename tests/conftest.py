@@ -2,9 +2,14 @@
 
 import pathlib
 
+import hypothesis
 import pytest
 
 import opgraft as og
+
+# The same examples every time, however slow the machine is at the moment.
+hypothesis.settings.register_profile("opgraft", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("opgraft")
 
 TESTS = pathlib.Path(__file__).parent
 KERNELS = pathlib.Path(og.__file__).parent / "kernels"

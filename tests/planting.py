@@ -59,7 +59,7 @@ class Planted:
         return f"also named: {'; '.join(false)}" if false else ""
 
     def _is_due(self, finding: str) -> bool:
-        return matches(self.finding, finding)
+        return matches(of_convolution(self.finding), of_convolution(finding))
 
     def _is_true(self, finding: str) -> bool:
         """Also of the other operand, whose gradient a wrong geometry spoils too."""
@@ -88,6 +88,12 @@ class Correct:
 def claim(finding: str) -> str:
     """A finding without the operand that it is about."""
     return re.sub(r"^gradient of \w+: ", "", finding)
+
+
+def of_convolution(finding: str) -> str:
+    """With the operands' names of a convolution, which are others in a matrix product."""
+    names = {"a": "x", "b": "kernel"}
+    return re.sub("^gradient of ([ab]):", lambda m: f"gradient of {names[m[1]]}:", finding)
 
 
 def matches(pattern: str, finding: str) -> bool:

@@ -265,7 +265,7 @@ def copy_spec(target: np.ndarray, source: np.ndarray) -> CopySpec:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_copy_moves_any_four_dimensional_array(data):
     shape = data.draw(st.tuples(*[st.integers(0, 5)] * 4))
     order = data.draw(st.permutations(range(4)))
@@ -306,7 +306,7 @@ paddings = st.sampled_from(["SAME", "VALID"]) | st.tuples(
 
 @given(st.tuples(sizes, sizes), st.tuples(*[st.integers(1, 7)] * 2), st.tuples(counts, counts),
        st.tuples(counts, counts), paddings, st.booleans())  # fmt: skip
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_resolved_geometry_is_that_of_python(image, kernel, strides, dilations, padding, first):
     c = Conv2D(strides, padding, dilations, channels_first=first)
     x = (2, 3, *image) if first else (2, *image, 3)

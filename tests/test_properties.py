@@ -65,7 +65,7 @@ def check(case: Case, *arithmetics) -> None:
 
 
 @given(case=convolutions())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_convolution_is_its_loop_nest(case, c_conv2d_full, c_both, c_matmul):
     check(case, c_conv2d_full, c_both, c_matmul)
 
@@ -76,19 +76,19 @@ def narrow(request):
 
 
 @given(case=convolutions(dilations=st.just((1, 1))))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_convolution_by_a_narrow_function_is_its_loop_nest(case, c_conv2d, narrow):
     check(case, c_conv2d, narrow)
 
 
 @given(case=products())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_matrix_product_is_its_loop_nest(case, c_matmul):
     check(case, c_matmul)
 
 
 @given(case=convolutions() | products())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_gradient_is_the_adjoint(case, c_both):
     """<dy, f(x, w)> = <gw, w>, and = <gx, x> where nothing is padded with a value."""
     x, w = (tf.constant(operand, tf.float32) for operand in case.integers())
@@ -105,7 +105,7 @@ def test_the_gradient_is_the_adjoint(case, c_both):
 
 
 @given(case=convolutions() | products(), seed=st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_contraction_is_linear_in_its_kernel(case, seed, c_both):
     x, w = (operand.astype("float32") for operand in case.integers())
     _, u = (operand.astype("float32") for operand in case.integers(str(seed)))
@@ -117,7 +117,7 @@ def test_a_contraction_is_linear_in_its_kernel(case, seed, c_both):
 
 
 @given(case=convolutions(), wrong=st.integers(1, 3))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_channels_that_do_not_fit_are_refused(case, wrong, c_both):
     left = list(case.left)
     left[case.contraction.channel_axis] += wrong

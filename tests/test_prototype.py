@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from opgraft.errors import PrototypeError
@@ -368,7 +368,6 @@ def prototypes(draw):
     return text, kind, plan
 
 
-@settings(deadline=None)
 @given(prototypes())
 def test_random_prototypes_bind(case):
     text, kind, plan = case
@@ -391,13 +390,11 @@ def bound_or_refused(text):
         return []
 
 
-@settings(deadline=None)
 @given(st.one_of(st.text(), st.lists(st.sampled_from(TOKENS)).map(" ".join)))
 def test_random_text_is_bound_or_refused(text):
     assert set(bound_or_refused(text)) <= {"matmul", "conv2d", "scalar"}
 
 
-@settings(deadline=None)
 @given(st.integers(0, len(CONV2D) - 1), st.sampled_from(TOKENS), st.integers(0, 4))
 def test_a_damaged_prototype_is_bound_or_refused(at, token, cut):
     damaged = CONV2D[:at] + token + CONV2D[at + cut :]

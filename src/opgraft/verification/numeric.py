@@ -26,16 +26,24 @@ class Precision:
         steps: sizes of h, of which the one with the least doubt counts.
         tolerance: of the derivative's size.
         said: the tolerance in words.
+        vjp_dtype: in which the gradient is computed; inputs are numbers of that type, too.
     """
 
     dtype: type
     steps: tuple[float, ...]
     tolerance: float
     said: str
+    vjp_dtype: type = np.float64
 
 
 DOUBLE = Precision(np.float64, (1e-3, 1e-5), 1e-6, "one part in a million")
-SINGLE = Precision(np.float32, (2e-2,), 5e-3, "one part in two hundred, as it computes in float32")
+SINGLE = Precision(
+    np.float32, (2e-2,), 5e-3, "one part in two hundred, as it computes in float32", np.float32
+)
+MIXED = dataclasses.replace(
+    DOUBLE, tolerance=1e-5, said="one part in a hundred thousand, as the vjp computes in float32",
+    vjp_dtype=np.float32,
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,6 +21,8 @@ _SECONDS = 120.0
 _REFUSED = {
     "Could not locate class": "a new process does not find the class. Register it "
     "(@keras.saving.register_keras_serializable) in a module that can be imported",
+    "has the type": "a new process does not know a class in it. Define it in a module that is "
+    "imported where the file is loaded",
     "has no file": "the C function has no file that a new process could load",
 }
 _PROVES = "A new process that loads the file computes the same."

@@ -45,17 +45,16 @@ class Smooth:
         return [i for i, x in enumerate(self.given)
                 if is_float(x) and self.bound.differentiable(self.names[i])]  # fmt: skip
 
-    def near(self, precision: numeric.Precision) -> list[np.ndarray]:
+    def near(self) -> list[np.ndarray]:
         """A random point near the inputs: signs kept, zeros moved off the kink they may be."""
-        return [self._near(x, precision.dtype) if is_float(x) else x for x in self.given]
+        return [self._near(x) if is_float(x) else x for x in self.given]
 
-    def _near(self, x: np.ndarray, dtype: type) -> np.ndarray:
+    def _near(self, x: np.ndarray) -> np.ndarray:
         x = x.astype(np.float64)
         size = float(np.sqrt(np.mean(x**2))) if x.size and np.any(x) else 1.0
         draw = self.random.standard_normal
-        return np.where(x == 0, 0.1 * size * draw(x.shape), x * (1 + 0.1 * draw(x.shape))).astype(
-            dtype
-        )
+        moved = np.where(x == 0, 0.1 * size * draw(x.shape), x * (1 + 0.1 * draw(x.shape)))
+        return moved.astype(self._precision.vjp_dtype).astype(self._precision.dtype)
 
     def direction(self, i: int, inputs: list[np.ndarray]) -> list[Any]:
         """Along input i, each element in proportion to its size, so that it keeps its sign.
@@ -78,12 +77,16 @@ class Smooth:
 
     def weights(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         draw = self.random.standard_normal
-        return [draw(y.shape).astype(y.dtype) for y in self.outputs(inputs)]
+        return [draw(y.shape).astype(self._precision.vjp_dtype).astype(y.dtype)
+                for y in self.outputs(inputs)]  # fmt: skip
 
     def gradients(self, inputs: Sequence[np.ndarray], weights: Sequence[np.ndarray]) -> list:
-        """What the vjp returns, in float64."""
+        """What the vjp returns, in float64; it is given numbers of the type that it follows."""
+        dtype = self._precision.vjp_dtype
+        given, along = ([x.astype(dtype) if is_float(x) else x for x in each]
+                        for each in (inputs, weights))  # fmt: skip
         with recording.exactly():
-            found = self._probe.raw_gradients(self.bound, list(inputs), list(weights))
+            found = self._probe.raw_gradients(self.bound, given, along)
         return [None if g is None else g.astype(np.float64) for g in found]
 
     # ---- first order -----------------------------------------------------------------------
@@ -105,7 +108,7 @@ class Smooth:
             return None, "not run: complex inputs are not judged"
         wanted = self.wanted()
         self._precision = self._found_precision(wanted)
-        if not wanted or not self.outputs(self.near(self._precision)):
+        if not wanted or not self.outputs(self.near()):
             return True, "nothing flows back: no floating input or output has a gradient"
         for i in wanted:
             passed, message = self._along(i)
@@ -115,22 +118,27 @@ class Smooth:
 
     def _found_precision(self, wanted: list[int]) -> numeric.Precision:
         try:
-            inputs = self.near(numeric.DOUBLE)
+            inputs = self.near()
             finely = any(numeric.computes_in_double(self.outputs, inputs, self.direction(i, inputs))
                          for i in wanted)  # fmt: skip
-            with recording.exactly():
-                self._probe.gradients(self._enforced, inputs, self.weights(inputs))
-        except Exception:  # the function or its vjp takes no float64
+        except Exception:  # the function takes no float64
             return numeric.SINGLE
         steps = all(numeric.is_step(self.outputs, inputs, self.direction(i, inputs),
                                     numeric.DOUBLE) for i in wanted)  # fmt: skip
-        return numeric.DOUBLE if finely or steps else numeric.SINGLE
+        if not finely and not steps:
+            return numeric.SINGLE
+        try:
+            with recording.exactly():
+                self._probe.gradients(self._enforced, inputs, self.weights(inputs))
+        except Exception:  # its vjp takes none
+            return numeric.MIXED
+        return numeric.DOUBLE
 
     def _along(self, i: int) -> tuple[bool | None, str]:
         who, precision = self.names[i], self._precision
         wrong, message, kinks = 0, "", 0
         for _ in range(_TRIES):
-            inputs = self.near(precision)
+            inputs = self.near()
             direction, weights = self.direction(i, inputs), self.weights(inputs)
             gradient = self.gradients(inputs, weights)[i]
             if numeric.is_step(self.outputs, inputs, direction, precision):
@@ -161,7 +169,7 @@ class Smooth:
 
     def _named(self, i: int) -> str:
         """What is wrong with a gradient, beside the one that the function's own operations have."""
-        inputs = self.near(self._precision)
+        inputs = self.near()
         weights = self.weights(inputs)
         mine, own = self.gradients(inputs, weights)[i], self._own(inputs, weights)
         if not np.any(mine):
@@ -178,14 +186,16 @@ class Smooth:
         return "is not the derivative"
 
     def _close(self, a: np.ndarray, b: np.ndarray) -> bool:
-        tolerance = self._precision.tolerance / 100
+        rounding = 10 * float(np.finfo(self._precision.vjp_dtype).eps)
+        tolerance = max(self._precision.tolerance / 100, rounding)
         return bool(np.allclose(a, b, rtol=tolerance, atol=tolerance * float(np.max(abs(b)))))
 
     def _follows_batch(self, i: int) -> bool:
         """Whether the gradient changes with the first size of the inputs."""
         try:
             shorter = Smooth(self.bound, [x[:-1] for x in self.given])
-            inputs = shorter.near(self._precision)
+            shorter._precision = self._precision
+            inputs = shorter.near()
             weights = shorter.weights(inputs)
             mine, due = (f(inputs, weights)[i] for f in (shorter.gradients, shorter._own))
             factor = float(np.vdot(due, mine) / max(float(np.vdot(due, due)), 1e-300))
@@ -237,6 +247,8 @@ class Smooth:
             "The derivative of the gradient is that of differences of the gradient; or it is "
             "refused with an error. It is never silently None."
         )
+        if self._precision.vjp_dtype == np.float32:
+            self._precision = numeric.SINGLE
         try:
             try:
                 passed, message = self._second_order()
@@ -252,7 +264,7 @@ class Smooth:
 
     def _second_order(self) -> tuple[bool, str]:
         wanted, precision = self.wanted(), self._precision
-        inputs = self.near(precision)
+        inputs = self.near()
         weights = self.weights(inputs)
         if not wanted or not weights:
             return True, "nothing flows back"
