@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import faulthandler
 import os
 import pickle
 import select
@@ -70,6 +71,7 @@ def run(
 
 
 def _in_copy(function: Callable[[], None], memory: int) -> None:
+    faulthandler.disable()  # how it ends is in the report, and nothing to print
     try:
         import resource
 
