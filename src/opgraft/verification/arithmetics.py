@@ -82,11 +82,12 @@ def verify_arithmetic(
 
 
 def serves(arithmetic: Arithmetic, case: Case) -> bool:
+    """Whether it computes the case, and its function's type can hold the pad value."""
     try:
         arithmetic.check(case.contraction)
     except UnsupportedError:
         return False
-    return True
+    return due.can_hold(case, operand_dtype(arithmetic, case))
 
 
 def _reloading(arithmetic: Arithmetic, served: Sequence[Case]) -> Reloading:

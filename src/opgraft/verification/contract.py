@@ -118,8 +118,14 @@ def _threads(calls) -> tuple[bool, str]:
 
 
 def model(arithmetic: Arithmetic, contraction: Contraction, x: np.ndarray) -> keras.Model:
-    """One layer that asks the arithmetic for a contraction of this kind."""
+    """One layer that asks the arithmetic for a contraction of this kind.
+
+    Its weights are whole numbers from 0 on, which every C type can hold.
+    """
     layer: Any = layers.Dense(3, arithmetic=arithmetic)
     if isinstance(contraction, Conv2D):
         layer = layers.Conv2D(3, 1, arithmetic=arithmetic)
-    return keras.Sequential([keras.Input(x.shape[1:]), layer])
+    made = keras.Sequential([keras.Input(x.shape[1:]), layer])
+    draw = np.random.default_rng(0).integers
+    layer.set_weights([draw(0, 3, w.shape).astype(np.float32) for w in layer.get_weights()])
+    return made

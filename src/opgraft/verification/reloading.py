@@ -1,6 +1,7 @@
 """Saving something, and loading it in a new process, which starts early and is asked late."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -125,6 +126,8 @@ class Reloading:
             return False, f"the new process has not come back after {_SECONDS:g} s"
         if code := self._process.returncode:
             lines = [line.strip() for line in said.splitlines() if line.strip()]
+            errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+            lines = errors or lines  # Keras writes the arguments of the call below its errors
             for text, reason in _REFUSED.items():
                 if lines and text in lines[-1]:
                     return True, f"not tried: {reason}"
