@@ -61,7 +61,9 @@ def main(arguments: list[str] | None = None) -> int:
         named = [e for e in entries if not options.words or any(w in e.name for w in options.words)]
         return [e for e in named if not (options.quick and e.slow)]
 
-    console = Console()
+    # Some of the kernels print: the tables are for standard output alone.
+    console = Console(file=os.fdopen(os.dup(1), "w"))
+    os.dup2(2, 1)
     planted_count, wrong = table_of("Planted", chosen(PLANTED), console)
     correct_count, alarms = table_of("Correct", chosen(CORRECT), console)
     caught = sum(not problem.startswith(("missed", "raised")) for problem in wrong)

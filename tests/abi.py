@@ -1,6 +1,7 @@
 """The core's public header (core/include/opgraft.h), declared for ctypes."""
 
 import ctypes
+import math
 
 import ml_dtypes
 import numpy as np
@@ -57,6 +58,23 @@ class Call(ctypes.Structure):
         ("function", ctypes.c_void_p), ("operand_dtype", ctypes.c_int),
         ("result_dtype", ctypes.c_int), ("scratch_bytes", ctypes.c_size_t),
         ("threads", ctypes.c_int32),
+        ("table", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class Table(ctypes.Structure):
+    _fields_ = [
+        ("entries", ctypes.c_void_p), ("rows", ctypes.c_int64), ("columns", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in (
+            "zero_a", "zero_b", "signed_codes", "keeps_padding", "engine",
+        )),
+    ]  # fmt: skip
+
+
+class QuantizeSpec(ctypes.Structure):
+    _fields_ = [
+        ("scale", ctypes.c_float),
+        *((name, ctypes.c_int32) for name in ("zero_point", "low", "high", "mask")),
     ]  # fmt: skip
 
 
@@ -73,6 +91,9 @@ for _name, _result, _arguments in (
     ("og_matmul_run", I, (P, P, P, P, P, P, P)),
     ("og_conv2d_prepare", I, (P, P, P)),
     ("og_conv2d_run", I, (P, P, P, P, P, P, P)),
+    ("og_quantize", I, (P, P, L, P, P)),
+    ("og_set_threads", None, (I,)),
+    ("og_threads", I, ()),
     ("og_select_variant", I, (ctypes.c_char_p, P)),
     ("og_variants", ctypes.c_char_p, ()),
     ("og_variant", ctypes.c_char_p, ()),
@@ -99,3 +120,48 @@ def geometry(c: Conv2D, x, kernel) -> Conv2DSpec:
         x[c.channel_axis] if depthwise else c.groups, *c.explicit_padding[0],
         *c.explicit_padding[1], 0, 0, mode, first, c.pad_value,
     )  # fmt: skip
+
+
+def matmul_spec(case) -> tuple[MatmulSpec, list[np.ndarray]]:
+    """The spec of a matrix product, and the arrays that it points to."""
+    c, a, b = case.contraction, case.left, case.right
+    m, k = a[-2:][::-1] if c.transpose_a else a[-2:]
+    batch = case.output[:-2]
+    number = [np.broadcast_to(np.arange(math.prod(s[:-2])).reshape(s[:-2]), batch) for s in (a, b)]
+    index = [np.ascontiguousarray(n.ravel(), dtype=np.int64) for n in number]
+    spec = MatmulSpec(m, k, case.output[-1], math.prod(batch), *(i.ctypes.data for i in index),
+                      c.transpose_a, c.transpose_b)  # fmt: skip
+    return spec, index
+
+
+# ---- calls ---------------------------------------------------------------------------------
+
+
+class Guarded:
+    """Memory with a guard on both sides, aligned as the core asks for."""
+
+    def __init__(self, size: int):
+        self.memory = np.full(size + 256, 0xA5, np.uint8)
+        start = 64 + -self.memory.ctypes.data % 64
+        self.inside = self.memory[start : start + size]
+        self.pointer = self.memory.ctypes.data + start
+        self.around = (self.memory[:start], self.memory[start + size :])
+
+    def intact(self) -> bool:
+        return all((part == 0xA5).all() for part in self.around)
+
+
+def run(kind: str, call: Call, spec, left, right, size: int):
+    """(output of `size` floats, status, text) in memory of exactly the size that was asked for."""
+    text = message()
+    arguments = ctypes.byref(call), ctypes.byref(spec)
+    status = getattr(CORE, f"og_{kind}_prepare")(*arguments, text)
+    assert status == 0, text.value
+    scratch = Guarded(call.scratch_bytes)
+    out = Guarded(size * CORE.og_dtype_size(call.result_dtype))
+    status = getattr(CORE, f"og_{kind}_run")(
+        *arguments, left.ctypes.data, right.ctypes.data, out.pointer, scratch.pointer, text
+    )
+    assert scratch.intact()
+    assert out.intact()
+    return out.inside, status, text.value.decode()

@@ -22,7 +22,9 @@ from abi import (
     CopySpec,
     MatmulSpec,
     geometry,
+    matmul_spec,
     message,
+    run,
 )
 from cases import CASES, CONVOLUTIONS, Case, every, exact_meaning
 from hypothesis import given, settings
@@ -65,7 +67,7 @@ def test_sha256(length, tmp_path):
 # ---- variants ------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["generic", "f16c"])
+@pytest.fixture(params=["generic", "f16c", "avx2"])
 def variant(request):
     """Each variant that there is, in force during the test."""
     if request.param not in CORE.og_variants().decode().split():
@@ -382,36 +384,6 @@ def opened(arithmetic, case: Case) -> ctypes.c_void_p:
     return function
 
 
-class Guarded:
-    """Memory with a guard on both sides, aligned as the core asks for."""
-
-    def __init__(self, size: int):
-        self.memory = np.full(size + 256, 0xA5, np.uint8)
-        start = 64 + -self.memory.ctypes.data % 64
-        self.inside = self.memory[start : start + size]
-        self.pointer = self.memory.ctypes.data + start
-        self.around = (self.memory[:start], self.memory[start + size :])
-
-    def intact(self) -> bool:
-        return all((part == 0xA5).all() for part in self.around)
-
-
-def run(kind: str, call: Call, spec, left, right, size: int):
-    """(output of `size` floats, status, text) in memory of exactly the size that was asked for."""
-    text = message()
-    arguments = ctypes.byref(call), ctypes.byref(spec)
-    status = getattr(CORE, f"og_{kind}_prepare")(*arguments, text)
-    assert status == 0, text.value
-    scratch = Guarded(call.scratch_bytes)
-    out = Guarded(size * CORE.og_dtype_size(call.result_dtype))
-    status = getattr(CORE, f"og_{kind}_run")(
-        *arguments, left.ctypes.data, right.ctypes.data, out.pointer, scratch.pointer, text
-    )
-    assert scratch.intact()
-    assert out.intact()
-    return out.inside, status, text.value.decode()
-
-
 @pytest.mark.parametrize("hook", ["matmul", "conv2d", "scalar"])
 @every(CASES)
 def test_a_call_stays_in_the_memory_it_is_given(case, hook, c_matmul, c_conv2d_full, c_mul):
@@ -422,7 +394,7 @@ def test_a_call_stays_in_the_memory_it_is_given(case, hook, c_matmul, c_conv2d_f
     left, right = (np.ascontiguousarray(o.astype(np.float32)) for o in case.integers())
     before = left.tobytes(), right.tobytes()
     if isinstance(case.contraction, MatMul):
-        kind, spec, _alive = _matmul_spec(case)
+        kind, (spec, _alive) = "matmul", matmul_spec(case)
     else:
         kind, spec = "conv2d", geometry(case.contraction, case.left, case.right)
         assert CORE.og_conv2d_resolve(ctypes.byref(spec), message()) == 0
@@ -430,17 +402,6 @@ def test_a_call_stays_in_the_memory_it_is_given(case, hook, c_matmul, c_conv2d_f
     assert status == 0, text
     np.testing.assert_array_equal(raw.view(np.float64).reshape(case.output), exact_meaning(case))
     assert (left.tobytes(), right.tobytes()) == before
-
-
-def _matmul_spec(case: Case):
-    c, a, b = case.contraction, case.left, case.right
-    m, k = a[-2:][::-1] if c.transpose_a else a[-2:]
-    batch = case.output[:-2]
-    number = [np.broadcast_to(np.arange(math.prod(s[:-2])).reshape(s[:-2]), batch) for s in (a, b)]
-    index = [np.ascontiguousarray(n.ravel(), dtype=np.int64) for n in number]
-    spec = MatmulSpec(m, k, case.output[-1], math.prod(batch), *(i.ctypes.data for i in index),
-                      c.transpose_a, c.transpose_b)  # fmt: skip
-    return "matmul", spec, index
 
 
 SCALARS = [name for name in CODES if name not in ("f16", "bf16")]

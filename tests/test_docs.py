@@ -23,7 +23,7 @@ from opgraft.verification import Report, examination
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-SLOW = ("saving", "verify")  # pages that start many processes
+SLOW = ("approximate-networks", "saving", "verify")  # pages that train, or start many processes
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 _FENCE = re.compile(
@@ -303,7 +303,8 @@ def test_a_layer_says_what_it_adds_to_that_of_keras(name):
 SOURCE = ROOT / "src" / "opgraft"
 FRAMEWORKS = {"tensorflow", "jax", "torch"}
 COMMAND_LINE = {
-    *("cli", "cli_support", "cli_verify"),
+    *("approximation", "approximation_report"),
+    *("cli", "cli_approximate", "cli_inspect", "cli_support", "cli_verify"),
     *("data", "interrupts", "models", "picture", "report", "training"),
 }
 

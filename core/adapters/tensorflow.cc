@@ -19,16 +19,37 @@ struct Kernel {
 
   virtual ~Kernel() = default;
   virtual void read(const Attributes &attributes) = 0;
-  virtual void compute(TF_OpKernelContext *context, TF_Tensor *left, TF_Tensor *right,
-                       const Status &status) = 0;
+  virtual void compute(TF_OpKernelContext *context, const og_call &call, TF_Tensor *left,
+                       TF_Tensor *right, const Status &status) = 0;
 
-  void open(const Attributes &attributes, const Status &status) {
+  // Of an op that calls a function of the user's; one that looks products up in a table
+  // has no library, and the table is one of its inputs.
+  void open(const Attributes &attributes, bool by_table, const Status &status) {
     attributes.type("T", &call.operand_dtype);
     output_type = attributes.type("Tout", &call.result_dtype);
     read(attributes);
-    if (ok(status)) call.function = open_function(attributes, status);
+    if (by_table) {
+      table.signed_codes = attributes.flag("signed_codes");
+      table.keeps_padding = attributes.flag("keeps_padding");
+      table.engine = static_cast<int32_t>(attributes.integer("engine"));
+    } else if (ok(status)) {
+      call.function = open_function(attributes, status);
+    }
   }
+
+  og_table table = {};  // all but what the inputs say
 };
+
+// The table [rows, columns] and the two zero points of a call.
+bool read_table(TF_Tensor *entries, TF_Tensor *zeros, og_table *table) {
+  std::vector<int64_t> shape = shape_of(entries);
+  if (shape.size() != 2 || TF_TensorElementCount(zeros) != 2) return false;
+  table->entries = static_cast<const int32_t *>(TF_TensorData(entries));
+  table->rows = shape[0], table->columns = shape[1];
+  const int32_t *points = static_cast<const int32_t *>(TF_TensorData(zeros));
+  table->zero_a = points[0], table->zero_b = points[1];
+  return true;
+}
 
 // Uninitialised, aligned for any element type and vector.
 struct Scratch {
@@ -47,7 +68,7 @@ struct MatMul : Kernel {
     transpose_b = attributes.flag("transpose_b");
   }
 
-  void compute(TF_OpKernelContext *context, TF_Tensor *left, TF_Tensor *right,
+  void compute(TF_OpKernelContext *context, const og_call &call, TF_Tensor *left, TF_Tensor *right,
                const Status &status) override {
     std::vector<int64_t> a = shape_of(left), b = shape_of(right), batch;
     og_matmul_spec spec = {};
@@ -157,7 +178,7 @@ struct Conv2D : Kernel {
     spec.pad_value = attributes.real("pad_value");
   }
 
-  void compute(TF_OpKernelContext *context, TF_Tensor *input, TF_Tensor *filter,
+  void compute(TF_OpKernelContext *context, const og_call &call, TF_Tensor *input, TF_Tensor *filter,
                const Status &status) override {
     std::vector<int64_t> x = shape_of(input), w = shape_of(filter);
     og_conv2d_spec here = spec;
@@ -200,33 +221,48 @@ struct Conv2D : Kernel {
   }
 };
 
-template <class Make>
-void *create(TF_OpKernelConstruction *context, Make make) {
+template <bool by_table>
+void *create(TF_OpKernelConstruction *context, Kernel *made) {
   Status status(TF_NewStatus());
-  std::unique_ptr<Kernel> kernel(make());
-  kernel->open(Attributes(context, status), status);
+  std::unique_ptr<Kernel> kernel(made);
+  kernel->open(Attributes(context, status), by_table, status);
   if (ok(status)) return kernel.release();
   TF_OpKernelConstruction_Failure(context, status.get());
   return nullptr;
 }
 
+template <bool by_table>
 void *create_matmul(TF_OpKernelConstruction *context) {
-  return create(context, [] { return new MatMul; });
+  return create<by_table>(context, new MatMul);
 }
+template <bool by_table>
 void *create_conv2d(TF_OpKernelConstruction *context) {
-  return create(context, [] { return new Conv2D(false); });
+  return create<by_table>(context, new Conv2D(false));
 }
+template <bool by_table>
 void *create_depthwise(TF_OpKernelConstruction *context) {
-  return create(context, [] { return new Conv2D(true); });
+  return create<by_table>(context, new Conv2D(true));
 }
 
-void compute(void *kernel, TF_OpKernelContext *context) {
+void compute(void *made, TF_OpKernelContext *context) {
   Status status(TF_NewStatus());
-  TF_Tensor *inputs[2] = {nullptr, nullptr};
-  for (int i = 0; i < 2 && ok(status); i++) TF_GetInput(context, i, &inputs[i], status.get());
-  Tensor left(inputs[0]), right(inputs[1]);
+  Kernel &kernel = *static_cast<Kernel *>(made);
+  Tensor inputs[4];  // both operands; the table and its zero points, if there is one
+  const int count = std::min(TF_NumInputs(context), 4);
+  for (int i = 0; i < count && ok(status); i++) {
+    TF_Tensor *tensor = nullptr;
+    TF_GetInput(context, i, &tensor, status.get());
+    inputs[i].reset(tensor);
+  }
   try {
-    if (ok(status)) static_cast<Kernel *>(kernel)->compute(context, left.get(), right.get(), status);
+    og_table table = kernel.table;
+    og_call call = kernel.call;
+    if (ok(status) && count == 4) {
+      call.table = &table;
+      if (!read_table(inputs[2].get(), inputs[3].get(), &table))
+        set(status, OG_INVALID_ARGUMENT, "opgraft: a table [rows, columns] and two zero points are needed");
+    }
+    if (ok(status)) kernel.compute(context, call, inputs[0].get(), inputs[1].get(), status);
   } catch (const std::exception &error) {
     set(status, OG_INTERNAL, std::string("opgraft: ") + error.what());
   }
@@ -279,17 +315,33 @@ const bool registered = [] {
       "library: string", "library_hash: string", "binary: string", "symbol: string",
       "plan: string", "prototype: string", "address: int = 0", "thread_safe: bool = true"};
   const std::vector<const char *> function = join(library, arithmetic);
-  const std::vector<const char *> conv = join(
+  const std::vector<const char *> geometry =
       {"strides: list(int)", "padding: {'SAME', 'VALID', 'EXPLICIT'}",
        "explicit_paddings: list(int)", "dilations: list(int)", "groups: int = 1",
-       "data_format: {'NHWC', 'NCHW'}", "pad_value: string = '0.0'"},
-      function);
+       "data_format: {'NHWC', 'NCHW'}", "pad_value: string = '0.0'"};
+  const std::vector<const char *> conv = join(geometry, function);
+  const std::vector<const char *> transposes = {"transpose_a: bool = false", "transpose_b: bool = false"};
+  const std::vector<const char *> by_table = {
+      "T: {uint8}", "Tout: {int32, int64}", "signed_codes: bool", "keeps_padding: bool = false",
+      "engine: int = 0"};
+  const std::vector<const char *> table = {"table: int32", "zero_points: int32"};
   const std::vector<const char *> images = {"input: T", "filter: T"}, output = {"output: Tout"};
   register_op({"OpgraftMatMul", {"a: T", "b: T"}, output,
-               join({"transpose_a: bool = false", "transpose_b: bool = false"}, function),
-               create_matmul, compute, destroy});
-  register_op({"OpgraftConv2D", images, output, conv, create_conv2d, compute, destroy});
-  register_op({"OpgraftDepthwiseConv2D", images, output, conv, create_depthwise, compute, destroy});
+               join(transposes, function), create_matmul<false>, compute, destroy});
+  register_op({"OpgraftConv2D", images, output, conv, create_conv2d<false>, compute, destroy});
+  register_op({"OpgraftDepthwiseConv2D", images, output, conv, create_depthwise<false>, compute, destroy});
+  register_op({"OpgraftTableMatMul", join({"a: T", "b: T"}, table), output, join(transposes, by_table),
+               create_matmul<true>, compute, destroy});
+  register_op({"OpgraftTableConv2D", join(images, table), output, join(geometry, by_table),
+               create_conv2d<true>, compute, destroy});
+  register_op({"OpgraftTableDepthwiseConv2D", join(images, table), output, join(geometry, by_table),
+               create_depthwise<true>, compute, destroy});
+  // `least` and `most` are the values beyond which the gradient is 0, if `clips`.
+  register_op({"OpgraftQuantize",
+               {"x: float", "scale: float", "zero_point: int32", "least: float", "most: float"},
+               {"codes: uint8", "values: float", "spoilt: float"},
+               {"low: int", "high: int", "mask: int", "clips: bool"},
+               create_quantize, compute_quantize, destroy_quantize});
   register_op({"OpgraftGraft", {"a: T", "b: T", "value: Tout"}, output,
                join({"contraction: string"}, arithmetic), nullptr, compute_graft, nullptr});
   register_op({"OpgraftVjp", {"input: T", "kernel: T", "output: T", "upstream: T", "sizes: int64"},

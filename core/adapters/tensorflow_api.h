@@ -148,6 +148,9 @@ inline const og_function *open_function(const Attributes &attributes, const Stat
 
 void compute_graft(void *, TF_OpKernelContext *context);
 void compute_custom(void *, TF_OpKernelContext *context);
+void *create_quantize(TF_OpKernelConstruction *context);
+void compute_quantize(void *kernel, TF_OpKernelContext *context);
+void destroy_quantize(void *kernel);
 void *create_vjp(TF_OpKernelConstruction *context);
 void compute_vjp(void *kernel, TF_OpKernelContext *context);
 void destroy_vjp(void *kernel);

@@ -9,6 +9,7 @@
 
 static const og_variant_table *const tables[] = {
 #ifdef __x86_64__
+    &og_variant_avx2,
     &og_variant_f16c,
 #endif
     &og_variant_generic,

@@ -76,4 +76,6 @@ static void float_to_half_row(void *dst, const void *src, int64_t n) {
   for (int64_t i = 0; i < n; i++) ((uint16_t *)dst)[i] = og_double_to_half(((const float *)src)[i]);
 }
 
-const og_variant_table og_variant_generic = {"generic", "", half_to_float_row, float_to_half_row};
+const og_variant_table og_variant_generic = {"generic", "", half_to_float_row,
+                                             float_to_half_row, og_table_expand,
+                                             og_table_accumulate, og_quantize_row};

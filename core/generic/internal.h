@@ -15,16 +15,47 @@ __attribute__((format(printf, 3, 4))) og_status og_fail(og_message *message, og_
 /* A row of conversions with both strides 1; never involves an integer. */
 typedef void (*og_row_converter)(void *dst, const void *src, int64_t n);
 
+/* Products by a table, for so many columns of the kernel at once.
+ *
+ * expand: expanded[k][a][n] = the product of the codes a and codes[k][n], where `transposed` has
+ * the 256 products of each code of the kernel side by side, and used[a / 8] is not 0.
+ * accumulate: sums[i][n] += the sum over k < rows of expanded[k][codes[i][k]][n].
+ * Buffers are aligned to 64 bytes. */
+enum { OG_TABLE_COLUMNS = 32 };
+typedef void (*og_table_expander)(int16_t *expanded, const int16_t *transposed,
+                                  const uint8_t *codes, int64_t stride, int64_t rows,
+                                  const uint8_t *used);
+typedef void (*og_table_accumulator)(int32_t *sums, const int16_t *expanded, const uint8_t *codes,
+                                     int64_t count, int64_t rows);
+
+typedef int (*og_row_quantizer)(uint8_t *codes, float *values, const float *x, int64_t n,
+                                const og_quantize_spec *spec);
+
 /* One row per variant; the generic one comes last and always runs. */
 typedef struct {
   const char *name;
   const char *needs; /* one CPU feature, or "" */
   og_row_converter half_to_float, float_to_half;
+  og_table_expander expand;
+  og_table_accumulator accumulate;
+  og_row_quantizer quantize;
 } og_variant_table;
 
 extern const og_variant_table *og_active;
 extern const og_variant_table og_variant_generic;
 extern const og_variant_table og_variant_f16c;
+extern const og_variant_table og_variant_avx2;
+
+void og_table_expand(int16_t *expanded, const int16_t *transposed, const uint8_t *codes,
+                     int64_t stride, int64_t rows, const uint8_t *used);
+void og_table_accumulate(int32_t *sums, const int16_t *expanded, const uint8_t *codes,
+                         int64_t count, int64_t rows);
+int og_quantize_row(uint8_t *codes, float *values, const float *x, int64_t n,
+                    const og_quantize_spec *spec);
+int og_quantize_row_avx2(uint8_t *codes, float *values, const float *x, int64_t n,
+                         const og_quantize_spec *spec);
+void og_f16c_half_to_float(void *dst, const void *src, int64_t n);
+void og_f16c_float_to_half(void *dst, const void *src, int64_t n);
 
 float og_half_to_float(uint16_t half);
 uint16_t og_double_to_half(double value);

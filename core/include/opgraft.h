@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define OG_ABI_VERSION 1
+#define OG_ABI_VERSION 2
 #define OG_EXPORT __attribute__((visibility("default")))
 
 /* Numbered as TensorFlow and absl number them, so that adapters pass them on. */
@@ -95,6 +95,19 @@ OG_EXPORT int64_t og_copy(const og_copy_spec *spec, void *dst, const void *src);
 /* Set n elements to a value, rounded to the dtype. */
 OG_EXPORT void og_fill(void *dst, og_dtype dtype, double value, int64_t n);
 
+/* ---- linear quantization --------------------------------------------------- */
+
+/* Of n numbers: q = clip(rint(x / scale) + zero_point, low, high), halves to even.
+ * codes: the low bits of q under `mask`. values: scale (q - zero_point). */
+typedef struct {
+  float scale;
+  int32_t zero_point, low, high, mask;
+} og_quantize_spec;
+
+/* Returns whether a number was NaN, of which the codes say nothing. */
+OG_EXPORT int og_quantize(const og_quantize_spec *spec, const float *x, int64_t n, uint8_t *codes,
+                          float *values);
+
 /* ---- geometry ------------------------------------------------------------ */
 
 typedef enum { OG_SAME = 0, OG_VALID = 1, OG_EXPLICIT = 2 } og_padding;
@@ -173,13 +186,29 @@ OG_EXPORT const char *og_roles(void);
 /* One line per library loaded: "hash path". Returns the length it has or wants. */
 OG_EXPORT size_t og_loaded_libraries(char *buffer, size_t size);
 
-/* ---- contractions through the user's function ---------------------------- */
+/* ---- contractions --------------------------------------------------------- */
 
+/* Products of two codes of at most 8 bits: entries[a * columns + b]. A code is a number's bits;
+ * `signed_codes` says whether they are a two's complement number. With zero points, what is
+ * summed is f(a, b) - zero_a b - zero_b a + zero_a zero_b, with the numbers a and b. */
+typedef enum { OG_TABLE_AUTO = 0, OG_TABLE_EXPANDED = 1, OG_TABLE_ROWS = 2 } og_table_engine;
+typedef struct {
+  const int32_t *entries;
+  int64_t rows, columns; /* powers of two, 4 to 256 */
+  int32_t zero_a, zero_b;
+  int32_t signed_codes;
+  int32_t keeps_padding; /* padded taps go through the table, else they add nothing */
+  int32_t engine;        /* an og_table_engine */
+} og_table;
+
+/* Through the user's function; or, where `table` is not null, through a table: operands are then
+ * codes (U8), results sums (I32 or I64), and a pad value is a code. */
 typedef struct {
   const og_function *function;
   og_dtype operand_dtype, result_dtype; /* of the tensors, not of the C function */
   size_t scratch_bytes;                 /* result of prepare */
   int32_t threads;                      /* result of prepare */
+  const og_table *table;
 } og_call;
 
 /* prepare: check, decide what is composed, say how much scratch it takes.

@@ -1,6 +1,7 @@
 #include "conv2d.h"
 
 #include "float_environment.h"
+#include "table.h"
 
 namespace og {
 
@@ -30,6 +31,7 @@ using namespace og;
 
 extern "C" og_status og_conv2d_prepare(og_call *call, const og_conv2d_spec *s,
                                        og_message *message) {
+  if (call->table) return prepare_table_conv2d(call, *s, message);
   const og_function &f = *call->function;
   og_status unfit = check_pad_value(f, *s, message);
   if (unfit) return unfit;
@@ -47,6 +49,8 @@ extern "C" og_status og_conv2d_prepare(og_call *call, const og_conv2d_spec *s,
 extern "C" og_status og_conv2d_run(const og_call *call, const og_conv2d_spec *s, const void *input,
                                    const void *kernel, void *out, void *scratch,
                                    og_message *message) {
+  if (call->table)
+    return run_table_conv2d(*call, *s, input, kernel, out, static_cast<char *>(scratch), message);
   int64_t outputs = s->batch * s->out_h * s->out_w * s->out_ch;
   if (outputs == 0) return OG_OK;  // an empty batch never reaches the user's function
   if (s->filter_h * s->filter_w * s->in_ch == 0) {

@@ -3,6 +3,7 @@
 
 #include "float_environment.h"
 #include "rows.h"
+#include "table.h"
 
 using namespace og;
 
@@ -85,6 +86,7 @@ og_status run_one(const og_call &call, const og_matmul_spec &s, const MatmulPlan
 
 extern "C" og_status og_matmul_prepare(og_call *call, const og_matmul_spec *s,
                                        og_message *message) {
+  if (call->table) return prepare_table_matmul(call, *s, message);
   const og_function &f = *call->function;
   if (f.kind == Kind::conv2d)
     return og_fail(message, OG_UNIMPLEMENTED,
@@ -100,6 +102,8 @@ extern "C" og_status og_matmul_prepare(og_call *call, const og_matmul_spec *s,
 
 extern "C" og_status og_matmul_run(const og_call *call, const og_matmul_spec *s, const void *a,
                                    const void *b, void *out, void *scratch, og_message *message) {
+  if (call->table)
+    return run_table_matmul(*call, *s, a, b, out, static_cast<char *>(scratch), message);
   if (s->m * s->n * s->batches == 0) return OG_OK;  // nothing to compute: not the user's business
   if (s->k == 0) {
     og_fill(out, call->result_dtype, 0, s->m * s->n * s->batches);

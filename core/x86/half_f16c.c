@@ -3,7 +3,7 @@
 
 #include "../generic/internal.h"
 
-static void half_to_float_row(void *dst, const void *src, int64_t n) {
+void og_f16c_half_to_float(void *dst, const void *src, int64_t n) {
   float *to = dst;
   const uint16_t *from = src;
   int64_t i = 0;
@@ -14,7 +14,7 @@ static void half_to_float_row(void *dst, const void *src, int64_t n) {
   for (; i < n; i++) to[i] = _cvtsh_ss(from[i]);
 }
 
-static void float_to_half_row(void *dst, const void *src, int64_t n) {
+void og_f16c_float_to_half(void *dst, const void *src, int64_t n) {
   uint16_t *to = dst;
   const float *from = src;
   int64_t i = 0;
@@ -25,4 +25,6 @@ static void float_to_half_row(void *dst, const void *src, int64_t n) {
   for (; i < n; i++) to[i] = _cvtss_sh(from[i], _MM_FROUND_TO_NEAREST_INT);
 }
 
-const og_variant_table og_variant_f16c = {"f16c", "f16c", half_to_float_row, float_to_half_row};
+const og_variant_table og_variant_f16c = {"f16c", "f16c", og_f16c_half_to_float,
+                                          og_f16c_float_to_half, og_table_expand,
+                                          og_table_accumulate, og_quantize_row};

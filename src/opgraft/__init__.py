@@ -6,18 +6,22 @@ gradient stays the framework's own.
 
 from opgraft import (
     backends,
+    calibration,
     environment,
     errors,
     gradients,
     layers,
+    multipliers,
     native,
     products,
     quantizers,
     testing,
 )
-from opgraft.arithmetic import Arithmetic, c_function, exact, python_function
+from opgraft.arithmetic import Arithmetic, approximate, c_function, exact, python_function
+from opgraft.calibration import calibrate
 from opgraft.config import show_config, version
 from opgraft.custom_op import custom_op
+from opgraft.multipliers import Multiplier
 from opgraft.ops import conv1d, conv2d, depthwise_conv2d, einsum_dense, matmul
 from opgraft.surgery import restore, swap
 from opgraft.verification import verify
@@ -30,8 +34,8 @@ backends.backend()
 __version__ = version()
 
 __all__ = [
-    "Arithmetic", "c_function", "conv1d", "conv2d", "custom_op", "depthwise_conv2d",
-    "einsum_dense", "errors", "exact", "gradients", "layers", "matmul", "native", "products",
-    "python_function", "quantizers", "restore", "show_config", "swap", "testing", "verify",
-    "version",
+    "Arithmetic", "Multiplier", "approximate", "c_function", "calibrate", "calibration",
+    "conv1d", "conv2d", "custom_op", "depthwise_conv2d", "einsum_dense", "errors", "exact",
+    "gradients", "layers", "matmul", "multipliers", "native", "products", "python_function",
+    "quantizers", "restore", "show_config", "swap", "testing", "verify", "version",
 ]  # fmt: skip

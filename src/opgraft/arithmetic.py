@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import keras
 
 from opgraft import gradients, values
-from opgraft.errors import ArgumentError, UnsupportedError
+from opgraft.backends import backend
+from opgraft.errors import ArgumentError
 from opgraft.native import loading
-from opgraft.products import CFunction, Exact, Product, PythonFunction
-from opgraft.quantizers import Quantizer, identity
+from opgraft.products import CFunction, Exact, Product, PythonFunction, Table
+from opgraft.quantizers import Affine, Quantizer, Symmetric, identity
 from opgraft.spec import Contraction
 
 
@@ -61,13 +62,7 @@ class Arithmetic(values.Value):
 
     def check(self, contraction: Contraction) -> None:
         """Raise `UnsupportedError` for a contraction that it cannot compute."""
-        for name, quantizer in (("input", self.input), ("kernel", self.kernel)):
-            if quantizer != identity:  # ignoring it would compute something else, unseen
-                raise UnsupportedError(
-                    f"Arithmetic({name}={quantizer!r}): {type(self.product).__name__} takes its "
-                    "operands as they are, and no quantizer but Identity is applied yet. Quantize "
-                    "the tensor before the operation"
-                )
+        self.product.check_quantizers(self.input, self.kernel)
         self.product.check(contraction)
         self.gradient.of(self).check(contraction)
 
@@ -177,6 +172,51 @@ def python_function(
     product = PythonFunction(function)
     _ = product.extra_parameters  # refuse unknown parameters now, not in the first step
     return Arithmetic(product=product, gradient=gradient)
+
+
+def approximate(
+    multiplier: Any,
+    *,
+    input: Quantizer | None = None,
+    kernel: Quantizer | None = None,
+    exchanged: bool = False,
+    keeps_padding: bool = False,
+    gradient: gradients.Gradient = gradients.native,
+) -> Arithmetic:
+    """An arithmetic whose products of quantized operands stand in a multiplier's table.
+
+    y = s_x s_w sum of f(q(x), q(w)), summed exactly in 32 bits, or in 64 where a bound does not
+    show that these are enough; with zero points z_x and z_w each f(a, b) is corrected by
+    - z_x b - z_w a + z_x z_w. An exact multiplier gives the exact product of what was quantized.
+
+    Args:
+        multiplier: an `og.Multiplier` of integers.
+        input, kernel: what makes codes of the activation and of the kernel: quantizers of the
+            multiplier's widths, `og.quantizers.Symmetric` for a signed multiplier and
+            `Affine` for an unsigned one, which are the defaults, with ranges found at each
+            call. `og.calibrate` gives the activations ranges of their own.
+            For sign-magnitude, `og.multipliers.sign_magnitude(multiplier)` is signed.
+        exchanged: look up table[kernel, activation] instead of table[activation, kernel].
+        keeps_padding: padded taps go through the table, with the code of 0. Otherwise they
+            add nothing, whatever f(0, b) is.
+        gradient: what flows back: by default the native gradient at the quantized operands,
+            masked where an operand was clipped; `og.gradients.by_contraction(og.gradients.same,
+            og.gradients.same)` goes back through the same table.
+
+    Raises:
+        ArgumentError: it is no multiplier, or a quantizer does not make its codes.
+        UnsupportedError: the multiplier is none of integers.
+    """
+    product = Table(multiplier, bool(exchanged), bool(keeps_padding))
+    kind = Symmetric if multiplier.signed else Affine
+    bits = product.widths
+    arithmetic = Arithmetic(
+        kind(bits[0]) if input is None else input, kind(bits[1]) if kernel is None else kernel,
+        product, gradient,
+    )  # fmt: skip
+    product.check_quantizers(arithmetic.input, arithmetic.kernel)
+    backend().check_table(product)
+    return arithmetic
 
 
 def _joined(symbols) -> CFunction:

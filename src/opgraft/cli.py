@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from opgraft import cli_verify
+from opgraft import cli_approximate, cli_inspect, cli_verify
 from opgraft.cli_support import (
     EXAMPLES,
     Kernel,
     complaints,
     console,
+    fit,
     load_kernel,
+    show_notes,
     writable_file,
     writable_folder,
 )
@@ -32,11 +33,9 @@ from opgraft.errors import ArgumentError, OpgraftError
 from opgraft_command import INTERRUPTED
 
 if TYPE_CHECKING:
-    import keras
-
     from opgraft.data import Dataset
     from opgraft.report import Results
-    from opgraft.training import Plan, Run
+    from opgraft.training import Run
 
 DEVIATION_IMAGES = 256
 
@@ -94,6 +93,8 @@ def train(
     conv2d: KernelFile = None,
     matmul_prototype: Prototype = None,
     conv2d_prototype: Prototype = None,
+    multiplier: cli_approximate.Named = None,
+    signed: cli_approximate.Signed = None,
     data: Data = "mnist",
     epochs: Annotated[int, typer.Option(min=1, help="How often to see every image.")] = 5,
     batch_size: BatchSize = 128,
@@ -112,7 +113,10 @@ def train(
         Path | None, typer.Option("--json", metavar="FILE", help="Write all figures here.")
     ] = None,
 ) -> None:
-    """Train a network through your C functions, and the same network natively beside it."""
+    """Train a network through your C functions, and the same network natively beside it.
+
+    With --multiplier instead through products by a table, of operands with 8-bit codes.
+    """
     import keras
 
     from opgraft import data as sources
@@ -120,27 +124,30 @@ def train(
     from opgraft.training import Plan, Run
 
     build = models.network(network)
-    kernels = {
-        "conv2d": _kernel("conv2d", conv2d, conv2d_prototype),
-        "matmul": _kernel("matmul", matmul, matmul_prototype),
-    }
+    given = {"conv2d": (conv2d, conv2d_prototype), "matmul": (matmul, matmul_prototype)}
+    if multiplier is None:
+        kernels = {role: _kernel(role, *named) for role, named in given.items()}
+        by_role = {role: kernel.arithmetic for role, kernel in kernels.items()}
+    else:
+        kernels = {}
+        by_role = dict.fromkeys(given, _approximate(multiplier, signed, given))
     folder = writable_folder(out or Path(f"opgraft-{network}"))
     if json_file is not None:
         writable_file("--json", json_file)
     dataset = sources.load(data)
-    _show_notes(dataset)
+    show_notes(dataset)
 
     runs = [
         Run(title, build(dataset.input_shape, dataset.classes, seed))
-        for title in ("C kernels", "native")
+        for title in ("C kernels" if kernels else "approximate", "native")
     ]
     kinds = {keras.layers.Conv2D: "conv2d", keras.layers.Dense: "matmul"}
-    swapped = {kind: kernels[role].arithmetic for kind, role in kinds.items()}
-    surgery.swap(runs[0].model, swapped)
+    surgery.swap(runs[0].model, {kind: by_role[role] for kind, role in kinds.items()})
     plan = Plan(epochs, batch_size, seed)
-    ended = _fit(runs, dataset, plan)
+    ended = fit(runs, dataset, plan)
     if runs[0].steps:
         options = {"network": network, **asdict(plan), "stopped": ended is not None}
+        options["multiplier"] = multiplier
         named = [
             {"role": role, "file": kernel.file, "prototype": kernel.prototype}
             for role, kernel in kernels.items()
@@ -150,29 +157,13 @@ def train(
         raise ended
 
 
-@app.command()
-def evaluate(
-    model: Annotated[Path, typer.Argument(help="A .keras file that `opgraft train` has saved.")],
-    data: Data = "mnist",
-    batch_size: BatchSize = 128,
-) -> None:
-    """Reload a trained model and print its accuracy on the test images."""
-    from opgraft import data as sources
-    from opgraft.training import score
+app.command()(cli_approximate.evaluate)
 
-    network = _load(model)
-    dataset = sources.load(data)
-    _show_notes(dataset)
-    _check_fit(model, network, dataset)
-    result = score(network, dataset, batch_size)
-    right, total = len(result.labels) - len(result.wrong), len(result.labels)
-    console.print(
-        f"test accuracy {result.accuracy:.2%}: {right:,} of {total:,} images of {dataset.name}",
-        soft_wrap=True,
-    )
-
+app.command()(cli_approximate.retrain)
 
 app.command()(cli_verify.verify)
+
+app.command()(cli_inspect.inspect)
 
 
 @app.command()
@@ -196,22 +187,16 @@ def _kernel(role: str, named: str | None, prototype: str | None) -> Kernel:
         raise ArgumentError(f"--{role} {error}") from error
 
 
-def _show_notes(dataset: Dataset) -> None:
-    for note in dataset.notes:
-        console.print(Panel(Text(note), title="Note", border_style="bold yellow"))
+def _approximate(multiplier: str, signed: bool | None, given: dict[str, tuple]) -> Any:
+    """The arithmetic of `--multiplier`, with ranges found at each call: none are known yet."""
+    from opgraft.approximation import Swap
 
-
-def _fit(runs: list[Run], dataset: Dataset, plan: Plan) -> BaseException | None:
-    """Train all runs. What ends this early is returned, so that the caller saves first."""
-    from opgraft import interrupts, report, training
-
-    try:
-        with interrupts.between_steps() as stop, report.progress(console) as display:
-            for run in runs:
-                training.fit(run, dataset, plan, report.Bar(display, run.title), stop)
-    except (KeyboardInterrupt, OpgraftError) as reason:
-        return reason
-    return None
+    for role, named in given.items():
+        if any(named):
+            raise ArgumentError(
+                f"--{role} and --multiplier both say how to multiply; give one of them."
+            )
+    return Swap().arithmetic(cli_approximate.one_multiplier(multiplier, signed, Swap()))
 
 
 def _finish(
@@ -257,39 +242,3 @@ def _measure(
         [score(run.model, dataset, batch_size) for run in trained],
         deviations(kernel, native, dataset.x_test[:DEVIATION_IMAGES], kinds),
     )
-
-
-def _load(path: Path) -> keras.Model:
-    import keras
-
-    if not path.is_file():
-        raise ArgumentError(f"There is no model at {path}. Train one: opgraft train lenet5.")
-    try:
-        return keras.models.load_model(path, compile=False)
-    except (OpgraftError, ValueError, TypeError, OSError) as error:
-        raise ArgumentError(f"{path} cannot be loaded: {_innermost(error)}") from error
-
-
-def _innermost(error: BaseException) -> str:
-    """What went wrong at first: Keras wraps an error once per nested object, config and all."""
-    first: BaseException | None = error
-    while first is not None:
-        if isinstance(first, OpgraftError):
-            return str(first)
-        first = first.__cause__ or first.__context__
-    return str(error).rpartition("Exception encountered: ")[2]
-
-
-def _check_fit(path: Path, network: keras.Model, dataset: Dataset) -> None:
-    seen, shape = network.input_shape[1:], dataset.input_shape
-    if len(seen) != len(shape) or any(a not in (None, b) for a, b in zip(seen, shape, strict=True)):
-        raise ArgumentError(
-            f"{path} takes images of the shape {seen}, but those of {dataset.name} are {shape} "
-            "(height, width, channels). Give --data the data it was trained on."
-        )
-    outputs = network.output_shape
-    if len(outputs) != 2 or outputs[1] < dataset.classes:
-        raise ArgumentError(
-            f"{path} gives outputs of the shape {outputs[1:]}, but {dataset.name} has "
-            f"{dataset.classes} classes. Give --data the data it was trained on."
-        )

@@ -7,11 +7,19 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
 
 from opgraft.errors import ArgumentError, OpgraftError
+
+if TYPE_CHECKING:
+    import keras
+
+    from opgraft.data import Dataset
+    from opgraft.training import Plan, Run
 
 EXAMPLES = Path(__file__).parent / "kernels"
 
@@ -102,3 +110,69 @@ def writable_file(option: str, path: Path) -> Path:
             reason = f"{option} {path}: cannot be written: {error.strerror}. Choose another file."
             raise ArgumentError(reason) from error
     return path
+
+
+def show_notes(dataset: Dataset) -> None:
+    """What the reader ought to know about the data, in boxes."""
+    for note in dataset.notes:
+        console.print(Panel(Text(note), title="Note", border_style="bold yellow"))
+
+
+def fit(runs: list[Run], dataset: Dataset, plan: Plan, **settings: Any) -> BaseException | None:
+    """Train all runs. What ends this early is returned, so that the caller saves first."""
+    from opgraft import interrupts, report, training
+
+    width = max(len(run.title) for run in runs)
+    try:
+        with interrupts.between_steps() as stop, report.progress(console) as display:
+            for run in runs:
+                bar = report.Bar(display, run.title.ljust(width))
+                training.fit(run, dataset, plan, bar, stop, **settings)
+    except (KeyboardInterrupt, OpgraftError) as reason:
+        return reason
+    return None
+
+
+def load_model(path: Path) -> keras.Model:
+    """Raises `ArgumentError` if there is no model that can be loaded."""
+    import keras
+
+    if not path.is_file():
+        raise ArgumentError(f"There is no model at {path}. Train one: opgraft train lenet5.")
+    try:
+        return keras.models.load_model(path, compile=False)
+    except (OpgraftError, ValueError, TypeError, OSError) as error:
+        raise ArgumentError(f"{path} cannot be loaded: {_innermost(error)}") from error
+
+
+def _innermost(error: BaseException) -> str:
+    """What went wrong at first: Keras wraps an error once per nested object, config and all."""
+    first: BaseException | None = error
+    while first is not None:
+        if isinstance(first, OpgraftError):
+            return str(first)
+        first = first.__cause__ or first.__context__
+    return str(error).rpartition("Exception encountered: ")[2]
+
+
+def check_fit(path: Path, network: keras.Model, dataset: Dataset) -> None:
+    """Raise `ArgumentError` if a network cannot take the images or give the labels of a dataset."""
+    if not isinstance(getattr(network, "input_shape", None), tuple) or not isinstance(
+        network.output_shape, tuple
+    ):
+        raise ArgumentError(
+            f"{path} has several inputs or outputs, or none that is known; needed is a network "
+            "that takes an image and gives one number for each class."
+        )
+    seen, shape = network.input_shape[1:], dataset.input_shape
+    if len(seen) != len(shape) or any(a not in (None, b) for a, b in zip(seen, shape, strict=True)):
+        raise ArgumentError(
+            f"{path} takes images of the shape {seen}, but those of {dataset.name} are {shape} "
+            "(height, width, channels). Give --data the data it was trained on."
+        )
+    outputs = network.output_shape
+    if len(outputs) != 2 or outputs[1] < dataset.classes:
+        raise ArgumentError(
+            f"{path} gives outputs of the shape {outputs[1:]}, but {dataset.name} has "
+            f"{dataset.classes} classes. Give --data the data it was trained on."
+        )

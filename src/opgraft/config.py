@@ -30,6 +30,8 @@ def describe() -> dict[str, str]:
         "processor": platform.machine(),
         "CPU features": library.og_cpu_features().decode() or "none known",
         "variant": f"{library.og_variant().decode()} (of: {library.og_variants().decode()})",
+        "products by a table": f"{environment.TABLE_ENGINES[environment.table_engine()]} "
+        f"(of: {' '.join(environment.TABLE_ENGINES)})",
         "threads": str(framework.set_threads_from_framework()),
         "TensorFlow": framework.VERSION,
         "Keras": keras.__version__,

@@ -1,7 +1,8 @@
 """Image data for the command line: a few names, or the user's own `.npz` file.
 
 Every source ends as a `Dataset`: float32 images in [0, 1], batch first and channels last, and
-whole numbers for labels. What a reader ought to know about where it came from stands in `notes`.
+whole numbers for labels; or, for networks that take them so, images in the source's own range.
+What a reader ought to know about where it came from stands in `notes`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,10 @@ _FASHION_FILES = (
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images (float32, NHWC, in [0, 1]) and labels (int64) to train and to test with."""
+    """Images (float32, NHWC) and labels (int64) to train and to test with.
+
+    Images lie in [0, 1] if `white` is 1, in [0, 255] if it is 255; in any range if it is None.
+    """
 
     name: str
     x_train: np.ndarray
@@ -45,6 +49,14 @@ class Dataset:
     x_test: np.ndarray
     y_test: np.ndarray
     notes: tuple[str, ...] = ()
+    white: float | None = 1.0
+
+    def scaled(self) -> Dataset:
+        """The same with its images in [0, 1], where their own range is known."""
+        if self.white in (None, 1.0):
+            return self
+        factor = np.float32(self.white)
+        return replace(self, x_train=self.x_train / factor, x_test=self.x_test / factor, white=1.0)
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -57,13 +69,21 @@ class Dataset:
         return int(max(self.y_train.max(), self.y_test.max())) + 1
 
 
-def load(source: str) -> Dataset:
-    """Load `mnist`, `mnist5k`, `fashion-mnist`, or the `.npz` file at the path `source`."""
+def load(source: str, *, raw: bool = False) -> Dataset:
+    """Load `mnist`, `mnist5k`, `fashion-mnist`, or the `.npz` file at the path `source`.
+
+    Args:
+        source: one of the names, or a path.
+        raw: leave images in the range that they have there, bytes from 0 to 255.
+
+    Raises:
+        ArgumentError: there is no such source, or it does not hold what it should.
+    """
     if source in _NAMED:
-        return _NAMED[source]()
+        return _in_bytes(_NAMED[source]()) if raw else _NAMED[source]()
     path = Path(source)
     if path.exists() or path.suffix == ".npz":
-        return _npz(path)
+        return _npz(path, raw)
     raise ArgumentError(
         f"There are no data called {source!r}, and no file of that name. "
         f"Known are: {', '.join(_NAMED)}; or give the path of a .npz file."
@@ -119,7 +139,13 @@ def _fashion_mnist() -> Dataset:
 _NAMED = {"mnist": _mnist, "mnist5k": _mnist5k, "fashion-mnist": _fashion_mnist}
 
 
-def _npz(path: Path) -> Dataset:
+def _in_bytes(dataset: Dataset) -> Dataset:
+    """Images as the sources with a name have them: all of these are of bytes."""
+    x_train, x_test = (np.rint(255 * each) for each in (dataset.x_train, dataset.x_test))
+    return replace(dataset, x_train=x_train, x_test=x_test, white=255.0)
+
+
+def _npz(path: Path, raw: bool) -> Dataset:
     if not path.is_file():
         raise ArgumentError(f"There is no data file at {path}. Check the path of the .npz file.")
     try:
@@ -136,18 +162,25 @@ def _npz(path: Path) -> Dataset:
             f"{path} holds the keys {', '.join(found) or '(none)'}; needed are {', '.join(KEYS)}, "
             "as in Keras's mnist.npz. Save the arrays again under these names with numpy.savez."
         )
-    return _dataset(str(path), *arrays)
+    return _dataset(str(path), *arrays, raw=raw)
 
 
-def _dataset(name, x_train, y_train, x_test, y_test, notes=()) -> Dataset:
+def _dataset(name, x_train, y_train, x_test, y_test, notes=(), *, raw=False) -> Dataset:
     """Check four arrays against each other and bring them to their one form."""
+    whites = {_white(each) for each in (x_train, x_test)} if raw else {1.0}
+    if 255.0 in whites and len(whites) > 1:
+        raise ArgumentError(
+            f"{name}: x_train ({x_train.dtype}) and x_test ({x_test.dtype}) lie in different "
+            "ranges. Save both in one."
+        )
     dataset = Dataset(
         name,
-        _images(f"{name}: x_train", x_train),
+        _images(f"{name}: x_train", x_train, raw),
         _labels(f"{name}: y_train", y_train),
-        _images(f"{name}: x_test", x_test),
+        _images(f"{name}: x_test", x_test, raw),
         _labels(f"{name}: y_test", y_test),
         tuple(notes),
+        min(whites, key=lambda white: white is not None),
     )
     for part in ("train", "test"):
         images, labels = getattr(dataset, f"x_{part}"), getattr(dataset, f"y_{part}")
@@ -164,7 +197,14 @@ def _dataset(name, x_train, y_train, x_test, y_test, notes=()) -> Dataset:
     return dataset
 
 
-def _images(where: str, images: np.ndarray) -> np.ndarray:
+def _white(images: np.ndarray) -> float | None:
+    if images.dtype.kind in "ui":
+        return 255.0
+    known = images.dtype.kind in "bf" and images.size and 0 <= images.min() <= images.max() <= 1
+    return 1.0 if known else None
+
+
+def _images(where: str, images: np.ndarray, raw: bool) -> np.ndarray:
     if images.ndim not in (3, 4) or 0 in images.shape:
         raise ArgumentError(
             f"{where} has the shape {images.shape}; needed is (count, height, width) or "
@@ -177,13 +217,19 @@ def _images(where: str, images: np.ndarray) -> np.ndarray:
         )
     brightest = 255 if images.dtype.kind in "ui" else 1
     low, high = images.min(), images.max()
-    if not (low >= 0 and high <= brightest):  # so that a NaN is refused too
+    free = raw and brightest == 1  # floats may lie in any range
+    if free and not np.isfinite([low, high]).all():
+        raise ArgumentError(
+            f"{where} ({images.dtype}) holds NaN or infinities; needed are finite numbers. Take "
+            "them out before you save the images."
+        )
+    if not free and not (low >= 0 and high <= brightest):  # so that a NaN is refused too
         raise ArgumentError(
             f"{where} ({images.dtype}) runs from {low:g} to {high:g}; needed are "
             f"values from 0 to {brightest}. Scale the images before you save them."
         )
-    scaled = images.astype(np.float32) / np.float32(brightest)
-    return scaled if images.ndim == 4 else scaled[..., np.newaxis]
+    floats = images.astype(np.float32) / np.float32(1 if raw else brightest)
+    return floats if images.ndim == 4 else floats[..., np.newaxis]
 
 
 def _labels(where: str, labels: np.ndarray) -> np.ndarray:

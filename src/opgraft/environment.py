@@ -17,6 +17,8 @@ VARIABLES = {
     "OPGRAFT_LIBRARY_PATH": "folders, separated by colons, to look in for a library that is no "
     "longer where a saved model says",
     "OPGRAFT_CC": "the C compiler, default: $CC or cc",
+    "OPGRAFT_TABLE_ENGINE": "how products by a table are computed, to the same bits: auto "
+    "(default), expanded or rows",
     "OPGRAFT_CORE": "the file of another build of the core, such as one for the sanitizers",
 }
 
@@ -42,6 +44,7 @@ def check() -> None:
     num_threads()
     cache_folder()
     library_path()
+    table_engine()
 
 
 def num_threads() -> int | None:
@@ -52,6 +55,17 @@ def num_threads() -> int | None:
     if not text.isdecimal() or len(text) > 5 or not 1 <= int(text) <= MAX_THREADS:
         raise error("OPGRAFT_NUM_THREADS", f"'{text}' is not a number from 1 to {MAX_THREADS}")
     return int(text)
+
+
+TABLE_ENGINES = ("auto", "expanded", "rows")  # numbered as in the core
+
+
+def table_engine() -> int:
+    """OPGRAFT_TABLE_ENGINE, as the core's number for it."""
+    text = os.environ.get("OPGRAFT_TABLE_ENGINE", "auto")
+    if text not in TABLE_ENGINES:
+        raise error("OPGRAFT_TABLE_ENGINE", f"'{text}' is not one of {', '.join(TABLE_ENGINES)}")
+    return TABLE_ENGINES.index(text)
 
 
 def variant() -> str:

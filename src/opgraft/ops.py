@@ -85,6 +85,7 @@ def contract(contraction: Contraction, arithmetic: Any, left, right):
     if isinstance(left, keras.KerasTensor) or isinstance(right, keras.KerasTensor):
         left, right = _with_shape(left, right), _with_shape(right, left)
         return Contract(contraction, arithmetic).symbolic_call(left, right)
+    recording.observe(arithmetic, left)
     if recording.is_exact():
         arithmetic = exact
     if recording.is_recording():

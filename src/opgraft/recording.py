@@ -1,4 +1,4 @@
-"""What the verifier does to everything that runs inside it: write it down, compute it exactly."""
+"""What can be done to everything that runs inside: write it down, observe it, compute exactly."""
 
 import contextlib
 import contextvars
@@ -32,6 +32,24 @@ def exactly() -> Iterator[None]:
         yield
     finally:
         _exactly.reset(token)
+
+
+_observers: contextvars.ContextVar[tuple] = contextvars.ContextVar("observers", default=())
+
+
+@contextlib.contextmanager
+def observed(observer: Any) -> Iterator[None]:
+    """While it is open, observer(arithmetic, left) is called for each contraction."""
+    token = _observers.set((*_observers.get(), observer))
+    try:
+        yield
+    finally:
+        _observers.reset(token)
+
+
+def observe(arithmetic: Any, left: Any) -> None:
+    for observer in _observers.get():
+        observer(arithmetic, left)
 
 
 def is_exact() -> bool:

@@ -108,7 +108,7 @@ def table(told: dict[str, Any], title: str) -> Table:
 
     sheet = Table(title=title, title_justify="left", title_style="bold")
     sheet.add_column("")
-    for heading in ("C kernels", "native", "difference"):
+    for heading in (runs[0]["title"], "native", "difference"):
         sheet.add_column(heading, justify="right")
     sheet.add_row("test accuracy", *accuracy)
     sheet.add_row("time per step, median", *duration)

@@ -142,11 +142,18 @@ def kernel_errors() -> Iterator[None]:
 
 
 @kernel_errors()
-def fit(run: Run, data: Dataset, plan: Plan, *callbacks: keras.callbacks.Callback) -> None:
+def fit(
+    run: Run,
+    data: Dataset,
+    plan: Plan,
+    *callbacks: keras.callbacks.Callback,
+    optimizer: str | keras.Optimizer = "adam",
+    from_logits: bool = True,
+) -> None:
     """Train the network of `run` as `plan` says, testing it after every epoch."""
     keras.utils.set_random_seed(plan.seed)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    run.model.compile(optimizer="adam", loss=loss, metrics=["accuracy"])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
+    run.model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
     run.model.fit(
         Batches(data, plan),
         epochs=plan.epochs,

@@ -68,9 +68,27 @@ def from_config(config: dict[str, Any]) -> Any:
     return _TYPES[name].from_fields(**fields)
 
 
-@functools.lru_cache(maxsize=4096)
+class _This:
+    """A value as itself: two that are equal may be written differently, such as by a name."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _This) and other.value is self.value
+
+
 def to_json(value: Value) -> str:
-    return json.dumps(value.to_config(), sort_keys=True, separators=(",", ":"))
+    """What `from_json` reads."""
+    return _json_of(_This(value))
+
+
+@functools.lru_cache(maxsize=4096)
+def _json_of(this: _This) -> str:
+    return json.dumps(this.value.to_config(), sort_keys=True, separators=(",", ":"))
 
 
 @functools.lru_cache(maxsize=4096)

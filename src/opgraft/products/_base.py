@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+from opgraft.errors import UnsupportedError
+from opgraft.quantizers import Quantizer, identity
 from opgraft.spec import Contraction
 from opgraft.values import Value
 
@@ -24,6 +26,16 @@ class Product(Value):
 
     def check(self, contraction: Contraction) -> None:
         """Raise `UnsupportedError` for a contraction that this product cannot compute."""
+
+    def check_quantizers(self, input: Quantizer, kernel: Quantizer) -> None:
+        """Raise for quantizers that this product does not apply, and so would ignore unseen."""
+        for name, quantizer in (("input", input), ("kernel", kernel)):
+            if quantizer != identity:
+                raise UnsupportedError(
+                    f"Arithmetic({name}={quantizer!r}): {type(self).__name__} takes its "
+                    "operands as they are, and no quantizer but Identity is applied. Quantize "
+                    "the tensor before the operation"
+                )
 
     def result_dtype(self, contraction: Contraction, operand: str) -> str:
         """Dtype of the result for operands of the dtype `operand` (NumPy's names)."""

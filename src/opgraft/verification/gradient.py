@@ -16,6 +16,8 @@ from opgraft.backends import backend
 from opgraft.errors import ArgumentError, UnsupportedError
 from opgraft.gradients import ByContraction, Custom, CVjp
 from opgraft.products import CFunction
+from opgraft.products.table import shared_axes
+from opgraft.quantizers import Linear
 from opgraft.spec import Contraction, Conv2D, MatMul
 from opgraft.verification import due
 from opgraft.verification.cases import Case
@@ -68,6 +70,10 @@ def integers(arithmetic: Arithmetic, case: Case) -> tuple[np.ndarray, np.ndarray
     return left.astype(np.float32), right.astype(np.float32)
 
 
+def quantizes(arithmetic: Arithmetic) -> bool:
+    return isinstance(arithmetic.input, Linear) or isinstance(arithmetic.kernel, Linear)
+
+
 class GradientChecks:
     """The checks of one arithmetic over cases, smallest first."""
 
@@ -101,7 +107,7 @@ class GradientChecks:
     def due(self, case: Case, left, right, upstream) -> tuple[np.ndarray, np.ndarray]:
         """The declared gradient: of the exact contraction, or of the surrogate."""
         if self.surrogate is None:
-            return reference.vjp(case.contraction, left, right, upstream)
+            return reference.vjp(case.contraction, *self._used(case, left, right), upstream)
         operands = [left.astype(np.float64), right.astype(np.float64)]
         try:
             found = backend().probe.gradients(
@@ -114,6 +120,15 @@ class GradientChecks:
             ) from raised
         return tuple(np.zeros(x.shape) if g is None else g
                      for g, x in zip(found, (left, right), strict=True))  # type: ignore[return-value]  # fmt: skip
+
+    def _used(self, case: Case, left, right) -> tuple[np.ndarray, np.ndarray]:
+        """The operands as the arithmetic uses them: at these its gradient is declared."""
+        input, kernel = self.arithmetic.input, self.arithmetic.kernel
+        if isinstance(input, Linear):
+            left = input.encode(left).values
+        if isinstance(kernel, Linear):
+            right = kernel.encode(right, shared_axes(case.contraction)).values
+        return left, right
 
     def flow(self, case: Case) -> Flow:
         left, right = integers(self.arithmetic, case)
@@ -129,7 +144,7 @@ class GradientChecks:
 
     def _allowed(self, case: Case, left, right, upstream) -> tuple:
         """Nothing; else the limit, in units of the terms; of a surrogate, what rounding leaves."""
-        if self.surrogate is not None:
+        if self.surrogate is not None or self._quantizes:
             return tuple(1e-5 * (1 + abs(d)) for d in self.due(case, left, right, upstream))
         if not any(self._limits):
             return 0.0, 0.0
@@ -138,8 +153,21 @@ class GradientChecks:
         return tuple(limit * size for limit, size in zip(self._limits, sizes, strict=True))
 
     @property
+    def _quantizes(self) -> bool:
+        return quantizes(self.arithmetic)
+
+    @property
     def _is_exact(self) -> bool:
-        return self.surrogate is None and not any(self._limits)
+        return not self._why_not_exact
+
+    @property
+    def _why_not_exact(self) -> str:
+        """What is given that makes a gradient of small integers no integer."""
+        if self.surrogate is not None:
+            return "a surrogate is given"
+        if self._quantizes:
+            return "operands are quantized"
+        return "a limit is given" if any(self._limits) else ""
 
     def raw(self, case: Case, left, right, upstream) -> list:
         """The gradients; those of a user's vjp as they are, before their contract is enforced."""
@@ -174,8 +202,7 @@ class GradientChecks:
             "exactly: forward and gradient belong together, with no code in common."
         )
         if not self._is_exact:
-            why = "a limit" if self.surrogate is None else "a surrogate"
-            return Check(name, True, f"not asked: {why} is given", proves)
+            return Check(name, True, f"not asked: {self._why_not_exact}", proves)
         for flow in flows:
             if not _is_adjoint(flow):
                 return Check(name, False, "does not hold", proves, flow.case.id)
@@ -220,8 +247,7 @@ class GradientChecks:
         if first_is_wrong:
             return Check(name, None, "not run: the first order is wrong", proves), ()
         if not self._is_exact:
-            why = "a limit" if self.surrogate is None else "a surrogate"
-            return Check(name, True, f"not compared: {why} is given", proves), ()
+            return Check(name, True, f"not compared: {self._why_not_exact}", proves), ()
         cases = self.cases[::_EVERY]
         for case in cases:
             try:

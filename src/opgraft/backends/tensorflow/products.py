@@ -1,14 +1,15 @@
 """How TensorFlow runs each product. A new product adds one function here."""
 
+import dataclasses
 import functools
 
 import tensorflow as tf
 
 from opgraft import gradients, values
 from opgraft.arithmetic import Arithmetic
-from opgraft.backends.tensorflow import native, symbols
+from opgraft.backends.tensorflow import native, symbols, tables
 from opgraft.backends.tensorflow.library import follow_once, ops
-from opgraft.products import CFunction, Exact, Product, PythonFunction
+from opgraft.products import CFunction, Exact, Product, PythonFunction, Table
 from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
 
 
@@ -49,6 +50,18 @@ def _(product: PythonFunction, contraction, arithmetic, left, right):
     return _graft(contraction, _in_memory(arithmetic), left, right, value)
 
 
+@run.register
+def _(product: Table, contraction, arithmetic, left, right):
+    follow_once()
+    used, value = tables.run(product, contraction, arithmetic, left, right)
+    # The gradient is that of the operands as they were used; a range that was calibrated is
+    # one of activations, not of what flows back.
+    anew = dataclasses.replace(
+        arithmetic, input=arithmetic.input.dynamic(), kernel=arithmetic.kernel.dynamic()
+    )
+    return _graft(contraction, _in_memory(anew), used[0], used[1], value)
+
+
 def _graft(contraction, arithmetic: Arithmetic, left, right, value) -> tf.Tensor:
     """A value with the gradient that the arithmetic gives to the contraction."""
     return ops().opgraft_graft(
@@ -60,9 +73,10 @@ def _graft(contraction, arithmetic: Arithmetic, left, right, value) -> tf.Tensor
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def _in_memory(arithmetic: Arithmetic) -> Arithmetic:
-    """What the gradient must know of an arithmetic whose product cannot be written down."""
-    return Arithmetic(arithmetic.input, arithmetic.kernel, Exact(), arithmetic.gradient)
+    """What the gradient must know of an arithmetic, without the product that it does not use."""
+    return Arithmetic(gradient=arithmetic.gradient.of(arithmetic))
 
 
 @functools.singledispatch
@@ -73,28 +87,12 @@ def _through_c(contraction: Contraction, attributes: dict, left, right) -> tf.Te
 
 @_through_c.register
 def _(c: MatMul, attributes, a, b):
-    return ops().opgraft_mat_mul(
-        a=a,
-        b=b,
-        transpose_a=c.transpose_a,
-        transpose_b=c.transpose_b,
-        **attributes,
-    )
+    transposes = {"transpose_a": c.transpose_a, "transpose_b": c.transpose_b}
+    return ops().opgraft_mat_mul(a=a, b=b, **transposes, **attributes)
 
 
 @_through_c.register
 def _(c: Conv2D, attributes, x, kernel):
     depthwise = isinstance(c, DepthwiseConv2D)
     op = ops().opgraft_depthwise_conv2d if depthwise else ops().opgraft_conv2d
-    return op(
-        input=x,
-        filter=kernel,
-        strides=c.strides,
-        padding=c.padding if isinstance(c.padding, str) else "EXPLICIT",
-        explicit_paddings=[*c.explicit_padding[0], *c.explicit_padding[1]],
-        dilations=c.dilations,
-        groups=c.groups,
-        data_format="NCHW" if c.channels_first else "NHWC",
-        pad_value=repr(c.pad_value),  # text: the attribute type float has only 32 bits
-        **attributes,
-    )
+    return op(input=x, filter=kernel, **symbols.geometry(c), **attributes)
