@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from opgraft import cli
+from opgraft import cli, multipliers
 from opgraft.config import describe
 
 MNIST = Path(__file__).parents[2] / "shared" / "data" / "mnist.npz"
@@ -129,6 +129,27 @@ def test_a_kernel_of_ones_own_is_what_computes(own_kernel):
     found = {each["layer"]: each["largest"] for each in figures["deviations"]}
     assert found["conv2"] < 1e-4 < 1e-2 < found["dense1"]
     assert "my_matmul" in next(k["prototype"] for k in figures["kernels"] if k["role"] == "matmul")
+
+
+def test_a_multiplier_is_what_computes(digits, tmp_path):
+    train = ("train", "lenet5", "--data", digits, "--epochs", 2, "--batch-size", 8)
+    multiplier = ("--multiplier", "mitchell", "--signed", "--out", tmp_path)
+    code, output = opgraft(*train, *multiplier, "--json", tmp_path / "all.json")
+    assert code == 0
+    assert "approximate epoch 2/2: loss" in output
+    told = json.loads((tmp_path / "all.json").read_text())
+    assert (told["multiplier"], told["kernels"]) == ("mitchell", [])
+    assert [run["title"] for run in told["runs"]] == ["approximate", "native"]
+    for each in told["deviations"]:
+        assert each["largest"] > 1e-3 * each["scale"]
+    model = keras.models.load_model(tmp_path / "lenet5.keras")
+    due = multipliers.sign_magnitude(multipliers.mitchell())
+    assert model.get_layer("dense1").arithmetic.product.multiplier == due
+    for option in ("--matmul", "--conv2d-prototype"):
+        message = refused(*train, *multiplier, option, "mine.c")
+        role = option[2:].removesuffix("-prototype")
+        assert f"--{role} and --multiplier both say how to multiply" in message
+    assert "--multiplier there is neither a file" in refused(*train, "--multiplier", "quick")
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler called cc")
@@ -262,3 +283,15 @@ def test_lenet5_learns_mnist_as_well_as_natively(tmp_path):
     kernel, native = json.loads((tmp_path / "all.json").read_text())["runs"]
     assert kernel["test_accuracy"] >= 0.985
     assert abs(kernel["test_accuracy"] - native["test_accuracy"]) <= 0.005
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MNIST.exists(), reason="../shared/data/mnist.npz is not there")
+def test_lenet5_learns_mnist_under_mitchells_multiplier(tmp_path):
+    code, _ = opgraft(
+        *("train", "lenet5", "--data", MNIST, "--epochs", 3, "--multiplier", "mitchell"),
+        *("--signed", "--out", tmp_path, "--json", tmp_path / "all.json"),
+    )
+    assert code == 0
+    approximate, _ = json.loads((tmp_path / "all.json").read_text())["runs"]
+    assert approximate["test_accuracy"] >= 0.98

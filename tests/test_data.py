@@ -89,6 +89,53 @@ def test_arrays_that_do_not_fit_are_refused_by_name(saved, changed, message):
     assert path in str(caught.value)
 
 
+def test_raw_images_stay_in_their_own_range(saved):
+    held = arrays()
+    path = saved(**held)
+    loaded = data.load(path, raw=True)
+    assert loaded.white == 255
+    assert loaded.x_train.dtype == np.float32
+    np.testing.assert_array_equal(loaded.x_test[..., 0], held["x_test"])
+    scaled, due = loaded.scaled(), data.load(path)
+    assert scaled.white == due.white == 1
+    np.testing.assert_array_equal(scaled.x_train, due.x_train)
+    np.testing.assert_array_equal(scaled.x_test, due.x_test)
+
+
+def test_raw_floats_may_lie_anywhere(saved):
+    rng = np.random.default_rng(1)
+    x_train, x_test = rng.normal(size=(6, 5, 7, 3)), rng.random((3, 5, 7, 3))
+    loaded = data.load(saved(**arrays(x_train=x_train, x_test=x_test)), raw=True)
+    assert loaded.white is None
+    assert loaded.scaled() is loaded
+    np.testing.assert_array_equal(loaded.x_train, x_train.astype(np.float32))
+    inside = arrays(x_train=x_test.repeat(2, axis=0), x_test=x_test)
+    assert data.load(saved(**inside), raw=True).white == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"x_test": np.full((3, 12, 12), np.nan)}, "in different ranges. Save both in one"),
+        ({"x_train": np.full((6, 12, 12), np.inf), "x_test": np.zeros((3, 12, 12))},
+         r"x_train \(float64\) holds NaN or infinities; needed are finite numbers"),
+        ({"x_train": np.full((6, 12, 12), 300)}, r"x_train \(int64\) runs from 300 to 300"),
+    ],
+)  # fmt: skip
+def test_raw_images_that_cannot_be_are_refused(saved, changed, message):
+    with pytest.raises(OpgraftError, match=message):
+        data.load(saved(**arrays(**changed)), raw=True)
+
+
+@needs_digits
+def test_digits_are_bytes_too():
+    raw, scaled = data.load("mnist5k", raw=True), data.load("mnist5k")
+    assert raw.white == 255
+    assert np.array_equal(raw.x_test, np.rint(raw.x_test))
+    assert raw.x_test.max() == 255
+    np.testing.assert_array_equal(raw.scaled().x_train, scaled.x_train)
+
+
 def test_wrong_keys_are_listed_with_the_right_ones(saved):
     with pytest.raises(OpgraftError, match=r"keys images, labels; needed are x_train, y_train, "):
         data.load(saved(images=np.zeros(3), labels=np.zeros(3)))

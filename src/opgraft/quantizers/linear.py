@@ -35,6 +35,10 @@ class Linear(Quantizer):
         """The meaning, in NumPy; `axes` are those that share a scale, None for all."""
         raise NotImplementedError
 
+    def passes(self, x: np.ndarray) -> np.ndarray:
+        """Where the pseudo-gradient is 1: where nothing is clipped."""
+        raise NotImplementedError
+
 
 @dataclasses.dataclass(frozen=True)
 class Symmetric(Linear):
@@ -85,6 +89,9 @@ class Symmetric(Linear):
         limit = max(abs(low), abs(high))
         limit = limit if limit >= _SMALLEST else 1.0  # nothing but zeros
         return dataclasses.replace(self, limit=limit, per_channel=False)
+
+    def passes(self, x: np.ndarray) -> np.ndarray:
+        return np.ones(x.shape, bool) if self.limit is None else abs(x) <= x.dtype.type(self.limit)
 
     def encode(self, x: np.ndarray, axes: tuple[int, ...] | None = None) -> Codes:
         x = np.asarray(x)
@@ -152,6 +159,13 @@ class Affine(Linear):
         low, high = min(low, 0.0), max(high, 0.0)
         high = high if high - low >= _SMALLEST else low + 1.0  # nothing but zeros
         return dataclasses.replace(self, low=low, high=high)
+
+    def passes(self, x: np.ndarray) -> np.ndarray:
+        if self.low is None:
+            return np.ones(x.shape, bool)
+        found = self.encode(x)
+        least, most = (x.dtype.type(q - found.zero_point) * found.scale for q in (0, self.top))
+        return (least <= x) & (x <= most)
 
     def encode(self, x: np.ndarray, axes: tuple[int, ...] | None = None) -> Codes:
         x = np.asarray(x)

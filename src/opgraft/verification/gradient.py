@@ -107,7 +107,10 @@ class GradientChecks:
     def due(self, case: Case, left, right, upstream) -> tuple[np.ndarray, np.ndarray]:
         """The declared gradient: of the exact contraction, or of the surrogate."""
         if self.surrogate is None:
-            return reference.vjp(case.contraction, *self._used(case, left, right), upstream)
+            due = reference.vjp(case.contraction, *self._used(case, left, right), upstream)
+            return self._passed(due[0], left, self.arithmetic.input), self._passed(
+                due[1], right, self.arithmetic.kernel
+            )
         operands = [left.astype(np.float64), right.astype(np.float64)]
         try:
             found = backend().probe.gradients(
@@ -129,6 +132,10 @@ class GradientChecks:
         if isinstance(kernel, Linear):
             right = kernel.encode(right, shared_axes(case.contraction)).values
         return left, right
+
+    @staticmethod
+    def _passed(gradient, operand, quantizer) -> np.ndarray:
+        return gradient * quantizer.passes(operand) if isinstance(quantizer, Linear) else gradient
 
     def flow(self, case: Case) -> Flow:
         left, right = integers(self.arithmetic, case)
