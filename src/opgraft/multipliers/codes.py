@@ -151,8 +151,6 @@ def _in_range(array: np.ndarray, signed: bool, bits: int) -> tuple[np.ndarray, t
     if not signed or array.min(initial=0) < 0 or array.max(initial=0) < 2 ** (bits - 1):
         return array, ()
     word = max(bits, int(array.max()).bit_length())  # a sign may have been extended
-    if word not in (bits, 16, 32):
-        return array, ()
     note = (
         f"its results are written as unsigned {word}-bit numbers, and are read as two's "
         "complement ones, as signed=True asks"
