@@ -488,22 +488,6 @@ def test_a_nan_anywhere_is_found(variant, threads):
             x[i] = 1
 
 
-@every_variant
-def test_unaligned_memory(variant):
-    select(variant, 1)
-    memory = np.zeros(4 * 43 + 2, np.uint8)
-    x = np.random.default_rng(5).normal(0, 60, 43).astype(np.float32)
-    memory[2:] = x.view(np.uint8)
-    codes, values = np.zeros(50, np.uint8), np.zeros(4 * 43 + 1, np.uint8)
-    CORE.og_quantize(ctypes.byref(SPECS[0]), memory.ctypes.data + 2, 43, codes.ctypes.data + 3,
-                     values.ctypes.data + 1)  # fmt: skip
-    due = formula(SPECS[0], x)
-    np.testing.assert_array_equal(codes[3:46], due[0])
-    assert values[1:].tobytes() == due[1].tobytes()
-    assert not codes[:3].any()
-    assert not codes[46:].any()
-
-
 def test_an_empty_product_of_a_call_without_a_batch():
     table, _alive = MULTIPLIERS["short"].structure()
     call = Call(None, CODES["u8"], CODES["i32"], 0, 0, ctypes.addressof(table))
