@@ -22,6 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 import tensorflow as tf
+from measuring import median_times
 
 import opgraft as og
 from opgraft.models import lenet5
@@ -67,19 +68,6 @@ void busy SIGNATURE {
   for (int i = 0; i < m * n; i++) out[i] = a[0];
 }
 """.replace("SIGNATURE", MATMUL)
-
-
-def median_times(clock, rounds: int, *functions) -> list[float]:
-    """Median seconds of each function; they run in turn, round after round."""
-    for function in functions:
-        function()
-    times = [[] for _ in functions]
-    for _ in range(rounds):
-        for function, mine in zip(functions, times, strict=True):
-            start = clock()
-            function()
-            mine.append(clock() - start)
-    return [statistics.median(mine) for mine in times]
 
 
 def through_ctypes(function):

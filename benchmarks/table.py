@@ -15,7 +15,6 @@ import ctypes
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import rich.table
+from measuring import median_times
 from rich.console import Console
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -42,19 +42,6 @@ void gather(const uint8_t *a, const uint8_t *b, const int16_t *table, long m, lo
     }
 }
 """
-
-
-def medians(clock, rounds: int, *functions) -> list[float]:
-    """Median seconds of each function; they run in turn, round after round."""
-    for function in functions:
-        function()
-    times = [[] for _ in functions]
-    for _ in range(rounds):
-        for function, mine in zip(functions, times, strict=True):
-            start = clock()
-            function()
-            mine.append(clock() - start)
-    return [statistics.median(mine) for mine in times]
 
 
 def gather_loop():
@@ -98,7 +85,7 @@ def measure(threads: int, rounds: int) -> list[dict]:
     for shape, channels in CONVOLUTIONS:
         x, kernel = tf.nn.relu(normal(*shape)), normal(3, 3, shape[3], channels)
         macs = np.prod(shape[:3]) * 9 * shape[3] * channels
-        times = medians(
+        times = median_times(
             clock, rounds,
             graph(lambda x, k: og.conv2d(x, k, arithmetic=arithmetic, padding="SAME"), x, kernel),
             graph(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), x, kernel),
@@ -113,7 +100,7 @@ def measure(threads: int, rounds: int) -> list[dict]:
         def summed(a, b, zeros):
             return tables.sums(MatMul(), arithmetic.product, a, b, zeros)
 
-        whole, alone, native = medians(
+        whole, alone, native = median_times(
             clock, rounds,
             graph(lambda x, w: og.matmul(x, w, arithmetic=arithmetic), x, w),
             graph(summed, *codes, zeros), graph(tf.matmul, x, w),
@@ -125,7 +112,7 @@ def measure(threads: int, rounds: int) -> list[dict]:
     def depthwise(x, kernel):
         return og.depthwise_conv2d(x, kernel, arithmetic=arithmetic, padding="SAME")
 
-    times = medians(
+    times = median_times(
         clock, rounds, graph(depthwise, x, kernel),
         graph(lambda x, k: tf.nn.depthwise_conv2d(x, k, [1, 1, 1, 1], "SAME"), x, kernel),
     )  # fmt: skip
@@ -145,7 +132,7 @@ def gathered(table: np.ndarray, clock, rounds: int, rows: list[dict]) -> dict:
     sizes = [ctypes.c_long(size) for size in (m, k, n)]
     pointers = [ctypes.c_void_p(x.ctypes.data) for x in (a, b, entries)]
     result = ctypes.c_void_p(out.ctypes.data)
-    (seconds,) = medians(clock, max(3, rounds // 3), lambda: loop(*pointers, *sizes, result))
+    (seconds,) = median_times(clock, max(3, rounds // 3), lambda: loop(*pointers, *sizes, result))
     mine = next(r["gmacs"] for r in rows if r["name"].startswith("codes"))
     speed = m * k * n / seconds / 1e9
     return {"name": f"the gather loop ({m}, {k}, {n})", "threads": 1, "gmacs": speed,
@@ -172,7 +159,7 @@ def resnet(arithmetic, threads: int, clock) -> list[dict]:
     found = []
     for name, functions, rounds in (("ResNet-8, a training step of 32", steps, 9),
                                     ("ResNet-8, 1,000 images", runs, 3)):  # fmt: skip
-        mine, native = medians(clock, rounds, *functions)
+        mine, native = median_times(clock, rounds, *functions)
         found.append({"name": name, "threads": threads, "gmacs": None, "native": None,
                       "ratio": native / mine, "times native": mine / native})  # fmt: skip
     return found

@@ -17,8 +17,10 @@ from opgraft import multipliers, reference, values
 from opgraft.errors import ArgumentError, UnsupportedError
 from opgraft.multipliers import Multiplier
 from opgraft.multipliers.codes import integers
+from opgraft.products import table as product_table
+from opgraft.products.table import shared_axes
 from opgraft.quantizers import Affine, Symmetric
-from opgraft.spec import Conv2D, DepthwiseConv2D, MatMul
+from opgraft.spec import Conv2D, MatMul
 
 rng = np.random.default_rng(20265)
 ODD = Multiplier.from_array(rng.integers(-30000, 30000, (256, 256)), signed=True)  # f(0, b) != 0
@@ -47,40 +49,13 @@ SERVED = [
 
 def codes_of(arithmetic, case: Case, x, w):
     """Both operands as `opgraft.quantizers.Codes`."""
-    c = case.contraction
-    axes = (0, 1) if isinstance(c, DepthwiseConv2D) else (0, 1, 2)
-    if isinstance(c, MatMul):
-        axes = (w.ndim - (1 if c.transpose_b else 2),)
+    axes = shared_axes(case.contraction)
     return arithmetic.input.encode(x), arithmetic.kernel.encode(w, axes)
 
 
 def meaning(arithmetic, case: Case, x, w):
-    """The sum of the table's entries over the loop nest of the contraction, times the scales."""
-    a, b = codes_of(arithmetic, case, x, w)
-    product, c = arithmetic.product, case.contraction
-    table = product.multiplier.table.T if product.exchanged else product.multiplier.table
-    first, second = (integers(bits, product.multiplier.signed) for bits in product.widths)
-    table = table - a.zero_point * second[None] - b.zero_point * first[:, None]
-    table = table + a.zero_point * b.zero_point
-    nothing = np.zeros((1, table.shape[1]), np.int64)
-    table = np.concatenate([table, nothing])  # the last row is that of a tap that adds nothing
-    if isinstance(c, Conv2D):
-        zero = a.zero_point % (len(table) - 1) if product.keeps_padding else len(table) - 1
-        c = dataclasses.replace(c, pad_value=float(zero))
-
-    def of_rows(rows, columns):
-        return table[rows[:, :, None], columns[None]].sum(1)
-
-    sums = reference.by_matmul(c, a.codes.astype(int), b.codes.astype(int), of_rows)
-    return sums * (a.scale.item() * beside_output(c, b.scale))
-
-
-def beside_output(c, scale):
-    if scale.size == 1:
-        return scale.item()
-    if isinstance(c, MatMul):
-        return np.swapaxes(scale, -1, -2) if c.transpose_b else scale
-    return scale.reshape([1, -1, 1, 1] if c.channels_first else [1, 1, 1, -1])
+    product = arithmetic.product
+    return product.meaning(case.contraction, arithmetic.input, arithmetic.kernel, x, w)
 
 
 def check(arithmetic, case: Case, x, w):
@@ -88,6 +63,42 @@ def check(arithmetic, case: Case, x, w):
     due = meaning(arithmetic, case, x, w)
     assert got.shape == due.shape
     np.testing.assert_allclose(got, due, rtol=2e-6, atol=1e-6 * abs(due).max())
+
+
+# ---- the meaning, number by number -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["odd", "odd, exchanged", "unsigned", "narrow"])
+def test_the_meaning_of_a_matrix_product(name):
+    arithmetic = ARITHMETICS[name]
+    case = Case(MatMul(), (3, 5), (5, 4))
+    x, w = case.normals()
+    a, b = codes_of(arithmetic, case, x, w)
+    product = arithmetic.product
+    first, second = (integers(bits, product.multiplier.signed) for bits in product.widths)
+    for i, j in np.ndindex(3, 4):
+        total = 0
+        for k in range(5):
+            p, q = int(a.codes[i, k]), int(b.codes[k, j])
+            looked_up = product.multiplier(*((q, p) if product.exchanged else (p, q)))
+            total += looked_up - a.zero_point * second[q] - b.zero_point * first[p]
+            total += a.zero_point * b.zero_point
+        due = total * float(a.scale.item()) * float(b.scale.item())
+        assert meaning(arithmetic, case, x, w)[i, j] == pytest.approx(due, rel=1e-12)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_the_meaning_of_what_is_padded(keeps):
+    """A corner of an image sees one tap of four: three are padding."""
+    arithmetic = og.approximate(ODD, keeps_padding=keeps)
+    case = Case(Conv2D(padding=((1, 1), (1, 1))), (1, 2, 3, 1), (2, 2, 1, 1))
+    x, w = case.normals()
+    a, b = codes_of(arithmetic, case, x, w)
+    total = int(ODD(a.codes[0, 0, 0, 0], b.codes[1, 1, 0, 0]))
+    if keeps:
+        total += sum(int(ODD(0, b.codes[i, j, 0, 0])) for i, j in ((0, 0), (0, 1), (1, 0)))
+    due = total * float(a.scale.item()) * float(b.scale.item())
+    assert meaning(arithmetic, case, x, w)[0, 0, 0, 0] == pytest.approx(due, rel=1e-12)
 
 
 # ---- forward ---------------------------------------------------------------------------------
@@ -264,6 +275,36 @@ def test_the_operation_carries_no_table_that_its_gradient_does_not_use():
     nodes = graph.get_concrete_function(tf.TensorSpec([3, 4]), tf.TensorSpec([4, 2])).graph
     (node,) = [n for n in nodes.as_graph_def().node if n.op == "OpgraftGraft"]
     assert json.loads(node.attr["arithmetic"].s)["product"] == {"type": "exact"}
+
+
+# ---- verified --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["odd, exchanged", "calibrated, unsigned"])
+def test_verify_judges_it_by_its_table(name):
+    report = og.verify(ARITHMETICS[name])
+    assert report.passed, str(report)
+
+
+def test_verify_sees_a_product_that_is_not_that_of_its_table(monkeypatch):
+    """One entry of 65,536, which small integers would not reach."""
+    arithmetic = og.approximate(ODD)
+    true = product_table.Table.meaning
+
+    def other(self, c, input, kernel, left, right):
+        table = self.multiplier.table.copy()
+        if not left.size or not right.size:
+            return true(self, c, input, kernel, left, right)
+        code = kernel.encode(right, shared_axes(c)).codes.flat[0]
+        table[input.encode(left).codes.flat[0], code] += 3000
+        changed = Multiplier.from_array(table, signed=True)
+        return true(dataclasses.replace(self, multiplier=changed), c, input, kernel, left, right)
+
+    monkeypatch.setattr(product_table.Table, "meaning", other)
+    report = og.verify(arithmetic)
+    assert not report.forward.passed
+    (check,) = report.forward.checks
+    assert "elements are wrong; the first" in check.message
 
 
 # ---- a value, in layers and files ------------------------------------------------------------

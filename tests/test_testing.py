@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import loaded
 import numpy as np
 import pytest
 
@@ -12,18 +13,7 @@ from opgraft.errors import ArgumentError
 from opgraft.spec import MatMul
 from opgraft.testing import CASES, CONVOLUTIONS, MATMULS, SELECTION, Case
 
-RIGHT = """
-void mm(const float *a, const float *b, int m, int k, int n, float *out)
-{
-    for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++) {
-            float sum = 0;
-            for (int l = 0; l < k; l++)
-                sum += a[i * k + l] * b[l * n + j];
-            out[i * n + j] = sum;
-        }
-}
-"""
+RIGHT = loaded.product()
 LAST_LEFT_OUT = RIGHT.replace("l < k", "l < k - 1")
 COARSE = RIGHT.replace("= sum;", "= sum * 1.01f;")
 NOT_A_NUMBER = RIGHT.replace("= sum;", "= j ? sum : 0.0f / 0.0f;")

@@ -4,6 +4,7 @@ import functools
 import json
 
 import keras
+import loaded
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,20 +12,9 @@ import tensorflow as tf
 import opgraft as og
 from opgraft.errors import ArgumentError
 
-RIGHT = """
-void mm(const float *a, const float *b, int m, int k, int n, float *out)
-{
-    for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++) {
-            float sum = 0;
-            for (int l = 0; l < k; l++)
-                sum += a[i * k + l] * b[l * n + j];
-            out[i * n + j] = sum;
-        }
-}
-"""
+RIGHT = loaded.product()
 TRANSPOSED = RIGHT.replace("b[l * n + j]", "b[j * k + l]")
-LARGE_CRASH = RIGHT.replace("{\n    for", "{\n    if (k > 100) *(volatile int *)0 = 1;\n    for", 1)
+LARGE_CRASH = loaded.product("if (k > 100) *(volatile int *)0 = 1")
 
 
 def product_vjp(inputs, output, upstream):

@@ -10,29 +10,18 @@ import tempfile
 import threading
 import time
 
+import loaded
 import numpy as np
 import pytest
 
 import opgraft as og
 from opgraft.spec import MatMul
 
-LOOPS = """
-    for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++) {
-            float sum = 0;
-            for (int l = 0; l < k; l++)
-                sum += a[i * k + l] * b[l * n + j];
-            out[i * n + j] = sum;
-        }
-"""
 CRASH = "*(volatile int *)0 = 1;"
 
 
 def source(before="", after="", head=""):
-    return (
-        f"#include <stdio.h>\n{head}\nvoid mm(const float *a, const float *b, int m, int k, int n, "
-        f"float *out)\n{{\n    {before}\n{LOOPS}    {after}\n}}\n"
-    )
+    return f"{head}\n{loaded.product(before, after)}"
 
 
 def in_new_process(folder, code):

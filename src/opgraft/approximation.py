@@ -190,12 +190,12 @@ def noises(model: keras.Model, images: np.ndarray) -> list[Noise]:
     """
     found = approximate_layers(model)
     calls = _calls(model, found, images)
-    return [_noise(layer, calls[layer.path]) for layer in found if calls[layer.path]]
+    return [_noise(layer, own) for layer, own in zip(found, calls, strict=True) if own]
 
 
-def _calls(model: keras.Model, found: list, images: np.ndarray) -> dict[str, list[tuple]]:
+def _calls(model: keras.Model, found: list, images: np.ndarray) -> list[list[tuple]]:
     """With what arguments each layer is called while the network computes exactly."""
-    calls: dict[str, list[tuple]] = {layer.path: [] for layer in found}
+    calls: list[list[tuple]] = [[] for _ in found]
 
     def watched(call: Callable, noted: list) -> Callable:
         def note(*args: Any, **keywords: Any) -> Any:
@@ -205,8 +205,8 @@ def _calls(model: keras.Model, found: list, images: np.ndarray) -> dict[str, lis
         return note
 
     try:
-        for layer in found:
-            layer.call = watched(layer.call, calls[layer.path])
+        for layer, own in zip(found, calls, strict=True):
+            layer.call = watched(layer.call, own)
         with recording.exactly(), warnings.catch_warnings():
             # A model may have been built for a list or a mapping; Keras takes the array too.
             warnings.filterwarnings("ignore", "The structure of")

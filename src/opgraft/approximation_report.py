@@ -15,7 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from rich.table import Table
 from rich.text import Text
 
-from opgraft import picture as style
+from opgraft import style
 from opgraft.approximation import Noise, Standing, Swap
 from opgraft.data import Dataset
 from opgraft.multipliers import Multiplier
@@ -23,7 +23,6 @@ from opgraft.multipliers import picture as maps
 
 METRICS = ("mean_error", "MAE", "MRE%", "WCE")
 PICOJOULE = ("mW", "ns")
-OURS, DUE = "#e4572e", "#1b3a5c"
 
 
 @dataclass
@@ -101,7 +100,7 @@ def _cost(multiplier: Multiplier) -> dict[str, Any] | None:
     cost = multiplier.cost
     if cost is None:
         return None
-    told = {name: value for name, value in cost.to_config().items() if name != "type"}
+    told = asdict(cost)
     power, delay = cost.power, cost.delay
     if power is not None and delay is not None and (cost.power_unit, cost.delay_unit) == PICOJOULE:
         told["energy_pJ"] = power * delay
@@ -198,7 +197,7 @@ def _cost_text(multiplier: Multiplier) -> str:
 
 def draw(path: Path, outcome: Outcome) -> None:
     """Draw the accuracies, the noise of each layer and the multiplier's errors, as a PNG."""
-    with matplotlib.rc_context({**style.STYLE, "axes.grid": False, "axes.axisbelow": True}):
+    with matplotlib.rc_context({**style.CURVES, "axes.grid": False, "axes.axisbelow": True}):
         layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
         height = max(3.9, 1.6 + 0.2 * len(outcome.noises))
         figure = Figure(figsize=(12.5, height), dpi=150, layout=layout)
@@ -221,7 +220,7 @@ def _draw_accuracy(axes: Any, outcome: Outcome) -> None:
         _draw_epochs(axes, percent, outcome.epochs)
         axes.legend(loc="best")
     else:
-        colours = [DUE, DUE, OURS][: len(percent)]
+        colours = [style.NATIVE, style.NATIVE, style.OURS][: len(percent)]
         bars = axes.bar(list(percent), list(percent.values()), color=colours, width=0.55)
         axes.bar_label(bars, fmt="%.1f", padding=2)
         axes.set_ylim(0, 105)
@@ -230,10 +229,10 @@ def _draw_accuracy(axes: Any, outcome: Outcome) -> None:
 
 def _draw_epochs(axes: Any, percent: dict[str, float], epochs: Sequence[dict]) -> None:
     reached = [percent["approximate"], *(100 * each["test_accuracy"] for each in epochs)]
-    axes.axhline(percent["float"], color=DUE, linewidth=1.1, label="float")
-    axes.axhline(percent["exact"], color=DUE, linewidth=1.1, linestyle=":", label="exact")
+    axes.axhline(percent["float"], color=style.NATIVE, linewidth=1.1, label="float")
+    axes.axhline(percent["exact"], color=style.NATIVE, linewidth=1.1, linestyle=":", label="exact")
     axes.plot(
-        range(len(reached)), reached, color=OURS, linewidth=2, marker="o", markersize=4,
+        range(len(reached)), reached, color=style.OURS, linewidth=2, marker="o", markersize=4,
         label="approximate",
     )  # fmt: skip
     axes.set_xlabel("epoch of retraining")
@@ -242,8 +241,8 @@ def _draw_epochs(axes: Any, percent: dict[str, float], epochs: Sequence[dict]) -
 
 def _draw_layers(axes: Any, outcome: Outcome) -> None:
     rows = range(len(outcome.noises))
-    series = [("against float", DUE, [each.native for each in outcome.noises]),
-              ("against exact", OURS, [each.exact for each in outcome.noises])]  # fmt: skip
+    series = [("against float", style.NATIVE, [each.native for each in outcome.noises]),
+              ("against exact", style.OURS, [each.exact for each in outcome.noises])]  # fmt: skip
     if outcome.noises_after:
         after = [each.exact for each in outcome.noises_after]
         series.append(("against exact, retrained", style.FAINT, after))

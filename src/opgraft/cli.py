@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from opgraft import cli_approximate, cli_inspect, cli_verify
 from opgraft.cli_support import (
     EXAMPLES,
+    Data,
     Kernel,
     complaints,
     console,
@@ -69,9 +70,6 @@ def main() -> None:
     app()
 
 
-Data = Annotated[
-    str, typer.Option(help="mnist, mnist5k, fashion-mnist, or the path of a .npz file.")
-]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images per step.")]
 KernelFile = Annotated[
     str | None,

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from opgraft.cli_inspect import published_costs, with_cost
 from opgraft.cli_support import (
+    Data,
     check_fit,
     console,
     fit,
@@ -75,9 +76,6 @@ Exchanged = Annotated[
 Costs = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="A JSON file of published power, area and delay."),
-]
-Data = Annotated[
-    str, typer.Option(help="mnist, mnist5k, fashion-mnist, or the path of a .npz file.")
 ]
 Raw = Annotated[
     bool | None,

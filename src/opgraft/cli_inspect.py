@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -84,7 +84,6 @@ def inspect(
 
 def _facts(multiplier: Multiplier, notes: Sequence[str]) -> dict[str, Any]:
     first, second = multiplier.zero_behaviour
-    cost = multiplier.cost and {k: v for k, v in multiplier.cost.to_config().items() if k != "type"}
     return {
         "name": multiplier.name,
         "signed": multiplier.signed,
@@ -94,7 +93,7 @@ def _facts(multiplier: Multiplier, notes: Sequence[str]) -> dict[str, Any]:
         "rank": multiplier.rank,
         "commutative": multiplier.commutative,
         "not_zero": {"first": first, "second": second},
-        "cost": cost,
+        "cost": multiplier.cost and asdict(multiplier.cost),
         "surprises": [*notes, *multiplier.surprises()],
         "notes": list(multiplier.notes),
     }
@@ -237,7 +236,9 @@ def _write(
     facts: list[dict[str, Any]], found: list[Multiplier], json_file: Path | None,
     picture: Path | None, kind: str,
 ) -> None:  # fmt: skip
-    text = json.dumps(_plain({"multipliers": facts}), indent=2)
+    from opgraft import report
+
+    text = json.dumps(report.plain({"multipliers": facts}), indent=2)
     if json_file == STDOUT:
         print(text)
     elif json_file is not None:
@@ -246,12 +247,3 @@ def _write(
         from opgraft.multipliers import picture as drawing
 
         drawing.draw(picture, found, kind)
-
-
-def _plain(value: Any) -> Any:
-    """None for NaN and infinity, which JSON does not know."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,8 +7,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from opgraft.training import Plan, Run
 
 EXAMPLES = Path(__file__).parent / "kernels"
+
+# Options that several commands have.
+Data = Annotated[
+    str, typer.Option(help="mnist, mnist5k, fashion-mnist, or the path of a .npz file.")
+]
 
 console = Console(markup=False, highlight=False)  # a path may hold [brackets]
 complaints = Console(stderr=True, markup=False, highlight=False)

@@ -14,39 +14,22 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from opgraft.data import Dataset
 from opgraft.report import Results
+from opgraft.style import CURVES, NATIVE, OURS, TITLE
 from opgraft.training import Run, Score
 
 LINES: tuple[
     dict[str, Any], ...
 ] = (  # the kernel run broad and light, so that a native run on top of it does not hide it
-    {"color": "#e4572e", "linewidth": 3.2, "alpha": 0.55},
-    {"color": "#1b3a5c", "linewidth": 1.1},
+    {"color": OURS, "linewidth": 3.2, "alpha": 0.55},
+    {"color": NATIVE, "linewidth": 1.1},
 )
-INK, FAINT = "#2b2d33", "#8b9099"
 WRONG_SHOWN = 10
-TITLE = {"x": 0.012, "ha": "left", "fontsize": 12, "fontweight": "bold"}
-STYLE: Any = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "text.color": INK,
-    "axes.grid": True,
-    "grid.color": "#e6e8eb",
-    "legend.frameon": False,
-}
 
 
 def draw(path: Path, title: str, results: Results) -> None:
     """Draw `results`, the kernel run first, and save the picture at `path`."""
     runs = results.runs
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(CURVES):
         layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08)
         figure = Figure(figsize=(11, 5.8), dpi=150, layout=layout)
         figure.suptitle(title, **TITLE)

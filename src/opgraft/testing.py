@@ -24,7 +24,9 @@ from opgraft.verification import verify
 from opgraft.verification.arithmetics import claimed, unlike
 from opgraft.verification.cases import CASES, CONVOLUTIONS, MATMULS, SELECTION, Case
 from opgraft.verification.findings import Report
-from opgraft.verification.gradient import GradientChecks, described, integers
+from opgraft.verification.flows import described
+from opgraft.verification.gradient import GradientChecks
+from opgraft.verification.operands import integers
 
 
 def assert_verified(target: Any, inputs: Any = None, **options: Any) -> Report:
@@ -76,9 +78,9 @@ def assert_forward(
     """
     arithmetic = standardize(arithmetic)
     left, right = integers(arithmetic, case)
-    expected, sizes = claimed(arithmetic, multiply, case, left, right)
+    expected, allowed = claimed(arithmetic, case, left, right, multiply=multiply, limit=limit)
     got = np.asarray(ops.contract(case.contraction, arithmetic, left, right))
-    wrong = unlike(got, expected, limit * sizes)
+    wrong = unlike(got, expected, allowed)
     assert not wrong, f"{case.id}: {wrong}"
 
 

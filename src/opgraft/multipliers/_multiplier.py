@@ -192,7 +192,7 @@ class Multiplier(Value):
 
         Args:
             path: the source; gates or behaviour, whatever Icarus Verilog elaborates.
-            module: its name; None needed where the file has one module.
+            module: its name; "" where one module of the file is used by no other.
             signed, name, cost: as for `from_array`; the name is the module's unless given.
 
         Raises:

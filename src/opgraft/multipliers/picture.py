@@ -13,20 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from opgraft.multipliers._multiplier import Multiplier
+from opgraft.style import PLAIN, TITLE
 
-INK, FAINT = "#2b2d33", "#8b9099"
-STYLE: Any = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "text.color": INK,
-}
-TITLE: Any = {"x": 0.012, "ha": "left", "fontsize": 12, "fontweight": "bold"}
 _PANEL = 3.1  # inches, with its scale
 _NAME, _LONG = 40, 28  # letters of a name that fit above one; of those that fit in full size
 _SHOWN = 99.5  # percent of all errors that lie within the colours' range
@@ -44,7 +32,7 @@ def draw(path: str | os.PathLike, multipliers: Sequence[Multiplier], kind: str =
     down = max(1, round(math.sqrt(count / 1.8)))
     across = math.ceil(count / down)
     panel = _PANEL if count > 1 else 1.6 * _PANEL
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(PLAIN):
         figure = Figure(
             figsize=(panel * across + 0.4, panel * 0.88 * down + 0.7),
             dpi=300,  # two dots and more for each code

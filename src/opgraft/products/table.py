@@ -1,10 +1,14 @@
 """Products of two codes that stand in a table."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+
+from opgraft import reference
 from opgraft.errors import ArgumentError, UnsupportedError
 from opgraft.multipliers import Multiplier
+from opgraft.multipliers.codes import integers
 from opgraft.products._base import Product
 from opgraft.quantizers import Linear, Quantizer
 from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
@@ -17,6 +21,16 @@ def shared_axes(c: Contraction) -> tuple[int, ...]:
     if isinstance(c, MatMul):
         return (-1 if c.transpose_b else -2,)
     return (0, 1) if isinstance(c, DepthwiseConv2D) else (0, 1, 2)
+
+
+def _beside_output(c: Contraction, scale: np.ndarray) -> np.ndarray:
+    """A kernel's scale, of one number or one for each channel, as it lies beside the output."""
+    if scale.size == 1:
+        return scale.reshape(())
+    if isinstance(c, MatMul):
+        return np.swapaxes(scale, -1, -2) if c.transpose_b else scale
+    channels_first = isinstance(c, Conv2D) and c.channels_first
+    return scale.reshape([1, -1, 1, 1] if channels_first else [1, 1, 1, -1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +81,41 @@ class Table(Product):
                 f"pad_value={contraction.pad_value:g}: a product by a table pads with 0. Pad the "
                 "tensor before the operation"
             )
+
+    def meaning(
+        self, c: Contraction, input: Linear, kernel: Linear, left: np.ndarray, right: np.ndarray
+    ) -> np.ndarray:
+        """What the arithmetic gives, in NumPy and float64: the loop nest over the table.
+
+        Args:
+            c: the contraction, which pads with 0.
+            input, kernel: the quantizers.
+            left, right: the operands, of the shapes that the contraction takes.
+
+        Returns:
+            s_x s_w times the sums of the table's entries, of the output's shape.
+        """
+        shape: Any = c.output_shape(left.shape, right.shape)
+        if 0 in (*shape, left.size, right.size):  # nothing to sum
+            return np.zeros(shape)
+        a, b = input.encode(left), kernel.encode(right, shared_axes(c))
+        entries = self.multiplier.table.T if self.exchanged else self.multiplier.table
+        first, second = (integers(bits, bool(self.multiplier.signed)) for bits in self.widths)
+        entries = entries - a.zero_point * second[None] - b.zero_point * first[:, None]
+        entries = entries + a.zero_point * b.zero_point
+        rows = len(entries)
+        # A last row, with a code of its own, for the taps that add nothing.
+        entries = np.concatenate([entries, np.zeros((1, entries.shape[1]), np.int64)])
+        if isinstance(c, Conv2D):
+            c = dataclasses.replace(
+                c, pad_value=a.zero_point % rows if self.keeps_padding else rows
+            )
+
+        def product(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+            return entries[p[:, :, None], q[None]].sum(1)
+
+        sums = reference.by_matmul(c, a.codes.astype(np.int64), b.codes.astype(np.int64), product)
+        return sums * (float(a.scale.item()) * _beside_output(c, b.scale.astype(np.float64)))
 
     def check_quantizers(self, input: Quantizer, kernel: Quantizer) -> None:
         for name, quantizer, bits in zip(

@@ -8,14 +8,15 @@ import numpy as np
 from opgraft import gradients, ops
 from opgraft.arithmetic import Arithmetic
 from opgraft.errors import UnsupportedError
-from opgraft.products import CFunction, CSymbol, PythonFunction
+from opgraft.products import CFunction, CSymbol, PythonFunction, Table
 from opgraft.spec import Conv2D, MatMul
 from opgraft.verification import contract, due, isolated, python_functions
 from opgraft.verification.cases import CASES, Case, like
 from opgraft.verification.findings import Check
 from opgraft.verification.forward import Forward, check_forward
-from opgraft.verification.gradient import GradientChecks, integers, operand_dtype
+from opgraft.verification.gradient import GradientChecks
 from opgraft.verification.messages import told
+from opgraft.verification.operands import integers, operand_dtype, quantizes
 from opgraft.verification.parts import Options, Parts, named, not_run
 from opgraft.verification.raw import (
     evaluator,
@@ -152,31 +153,43 @@ def _through_operation(arithmetic, cases, parts: Parts, options: Options) -> Non
         "layouts, transposes and batches that are composed around the function included."
     )
     for case in cases:
-        left, right = integers(arithmetic, case)
-        expected, sizes = claimed(arithmetic, options.multiply, case, left, right)
+        # Of small integers, quantization leaves a few codes alone.
+        left, right = case.normals() if quantizes(arithmetic) else integers(arithmetic, case)
+        expected, allowed = claimed(
+            arithmetic, case, left, right, multiply=options.multiply, limit=options.limit
+        )
         try:
             got = np.asarray(ops.contract(case.contraction, arithmetic, left, right))
         except Exception as raised:
             message = f"{told(raised)}"
             parts.forward.append(Check(name, False, message, proves, case.id))
             return
-        if wrong := unlike(got, expected, (options.limit or 0.0) * sizes):
+        if wrong := unlike(got, expected, allowed):
             parts.forward.append(Check(name, False, wrong, proves, case.id))
             return
     parts.forward.append(Check(name, True, f"as due in {len(cases)} cases", proves))
 
 
 def claimed(
-    arithmetic: Arithmetic, multiply: Callable | None, case: Case, left, right
-) -> tuple[np.ndarray, np.ndarray]:
-    """What is due for integer operands, and the sum of the absolute terms behind each element.
+    arithmetic: Arithmetic, case: Case, left, right, *, multiply: Callable | None,
+    limit: float | None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """What is due for these operands, and by how much each element may be off.
 
-    `multiply` gets numbers of the type that the arithmetic's function multiplies.
+    Of products by a table that is what the table gives, unless `multiply` is claimed.
+    Otherwise operands are integers; `multiply` gets numbers of the type that the arithmetic's
+    function multiplies. `limit` is in units of the sum of the absolute terms.
     """
     dtype = operand_dtype(arithmetic, case)
     meaning = due.Meaning(multiply and due.elementwise(multiply, dtype))
     operands = left.astype(dtype), right.astype(dtype)
-    return meaning.due(case, *operands), meaning.magnitude(case, *operands)
+    allowed = (limit or 0.0) * meaning.magnitude(case, *operands)
+    product = arithmetic.product
+    if multiply is not None or not isinstance(product, Table):
+        return meaning.due(case, *operands), allowed
+    quantizers = arithmetic.input, arithmetic.kernel
+    expected = product.meaning(case.contraction, *quantizers, left, right)  # type: ignore[arg-type]
+    return expected, allowed + 1e-5 * np.max(abs(expected), initial=1.0)  # the scales' rounding
 
 
 def unlike(got: np.ndarray, expected: np.ndarray, allowed: np.ndarray) -> str:

@@ -13,8 +13,8 @@ from opgraft.backends import backend
 from opgraft.spec import Contraction, Conv2D, MatMul
 from opgraft.verification.cases import Case
 from opgraft.verification.findings import Check
-from opgraft.verification.gradient import integers, operand_dtype, quantizes
 from opgraft.verification.messages import told
+from opgraft.verification.operands import integers, operand_dtype, quantizes
 
 _ROUNDS = 8  # of calls at once
 
