@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
 
 #include "conv2d.h"
 #include "parallel.h"
@@ -85,24 +84,31 @@ void add_to(void *out, og_dtype dtype, int64_t at, int64_t stride, int64_t n, co
 // What padded taps have added to the sums is taken off again, tap by tap.
 struct Padding {
   const og_conv2d_spec &s;
-  std::vector<int64_t> of_tap;  // [tap][n]; empty if they add nothing, or are meant to
+  int64_t *of_tap;  // [tap][n]
+  bool adds = false;  // what is to be taken off
 
   Padding(const og_call &call, const og_conv2d_spec &spec, const Products &products,
-          const uint8_t *kernel, int64_t channels, int64_t n) : s(spec) {
+          const uint8_t *kernel, int64_t channels, int64_t n, char *scratch)
+      : s(spec), of_tap(reinterpret_cast<int64_t *>(scratch)) {
     const int32_t *row = products.entries + kCodes * static_cast<int64_t>(spec.pad_value);
-    bool adds = std::any_of(row, row + kCodes, [](int32_t value) { return value != 0; });
-    if (call.table->keeps_padding || !adds || !is_padded()) return;
-    of_tap.assign(static_cast<size_t>(s.filter_h * s.filter_w * n), 0);
+    adds = std::any_of(row, row + kCodes, [](int32_t value) { return value != 0; });
+    adds = adds && !call.table->keeps_padding && is_padded();
+    if (!adds) return;
+    std::fill(of_tap, of_tap + s.filter_h * s.filter_w * n, 0);
     for (int64_t tap = 0; tap < s.filter_h * s.filter_w; tap++)
       for (int64_t c = 0; c < channels; c++)
         for (int64_t j = 0; j < n; j++)
-          of_tap[static_cast<size_t>(tap * n + j)] += row[kernel[(tap * channels + c) * s.out_ch + j]];
+          of_tap[tap * n + j] += row[kernel[(tap * channels + c) * s.out_ch + j]];
+  }
+
+  static size_t bytes(const og_conv2d_spec &s) {
+    return aligned(static_cast<size_t>(s.filter_h * s.filter_w * (s.out_ch / s.groups)) * sizeof(int64_t));
   }
 
   bool is_padded() const { return s.pad_top || s.pad_bottom || s.pad_left || s.pad_right; }
 
   void take_off(int64_t tap, int64_t n, void *out, og_dtype dtype, int64_t at, int64_t stride) const {
-    const int64_t *added = &of_tap[static_cast<size_t>(tap * n)];
+    const int64_t *added = of_tap + tap * n;
     for (int64_t j = 0; j < n; j++)
       if (dtype == OG_I32) static_cast<int32_t *>(out)[at + j * stride] -= static_cast<int32_t>(added[j]);
       else static_cast<int64_t *>(out)[at + j * stride] -= added[j];
@@ -133,6 +139,7 @@ struct Depthwise {
   const Products &products;
   const uint8_t *x, *kernel;
   void *out;
+  char *scratch;
   const int64_t multiplier = s.out_ch / s.in_ch;
   const ImageStrides in{s.in_h, s.in_w, s.in_ch, s.channels_first != 0};
   const ImageStrides to{s.out_h, s.out_w, s.out_ch, s.channels_first != 0};
@@ -140,21 +147,25 @@ struct Depthwise {
 
   void run() const {
     const int64_t taps = s.filter_h * s.filter_w, most = products.terms();
-    parallel_for(s.batch * s.out_h, std::max(1, og_threads()), [&](int64_t line, int) {
-      std::vector<int32_t> sums(static_cast<size_t>(s.out_w * kChannels));
+    parallel_for(s.batch * s.out_h, call.threads, [&](int64_t line, int worker) {
+      int32_t *sums = reinterpret_cast<int32_t *>(scratch + static_cast<size_t>(worker) * worker_bytes(s));
       const int64_t place = line / s.out_h * to.image + line % s.out_h * to.y;
       for (int64_t first = 0; first < s.out_ch; first += kChannels)
         for (int64_t start = 0; start < taps; start += most) {  // so many fit into 32 bits
           const int64_t n = std::min(kChannels, s.out_ch - first);
-          std::fill(sums.begin(), sums.end(), 0);
+          std::fill(sums, sums + n * s.out_w, 0);
           for (int64_t tap = start; tap < std::min(taps, start + most); tap++)
-            add_tap(line, tap, first, n, sums.data());
+            add_tap(line, tap, first, n, sums);
           for (int64_t o = 0; o < n; o++)
             add_to(out, call.result_dtype, place + (first + o) * to.channel, to.x, s.out_w,
-                   sums.data() + o * s.out_w);
+                   sums + o * s.out_w);
         }
       return 0;
     });
+  }
+
+  static size_t worker_bytes(const og_conv2d_spec &s) {
+    return aligned(static_cast<size_t>(s.out_w * kChannels) * sizeof(int32_t));
   }
 
   // What one tap adds to a line of outputs, channel by channel.
@@ -196,7 +207,7 @@ bool is_depthwise(const og_conv2d_spec &s) { return s.groups == s.in_ch && s.gro
 og_status prepare_table_matmul(og_call *call, const og_matmul_spec &s, og_message *message) {
   og_status status = check(*call, message);
   if (status) return status;
-  Layout layout = lay_out(s.m, s.k, s.n);
+  Layout layout = lay_out(s.m, s.k, s.n, std::max(1, og_threads()));
   call->threads = layout.threads;
   call->scratch_bytes = Products::bytes() + layout.total() +
                         aligned(static_cast<size_t>(s.transpose_b ? s.k * s.n : 0));
@@ -210,8 +221,7 @@ og_status run_table_matmul(const og_call &call, const og_matmul_spec &s, const v
   if (out_count * s.k == 0) return OG_OK;
   Products products(*call.table, scratch);
   og_status status = check_sums(call, products, s.k, message);
-  Layout layout = lay_out(s.m, s.k, s.n);
-  layout.threads = call.threads;
+  const Layout layout = lay_out(s.m, s.k, s.n, call.threads);
   char *rest = scratch + Products::bytes();
   uint8_t *turned = reinterpret_cast<uint8_t *>(rest + layout.total());
   for (int64_t i = 0; i < s.batches && !status; i++) {
@@ -247,9 +257,11 @@ og_status prepare_table_conv2d(og_call *call, const og_conv2d_spec &s, og_messag
     return og_fail(message, OG_UNIMPLEMENTED,
                    "the pad value is %g; products by a table pad with 0, whose code is the zero point",
                    s.pad_value);
-  Layout layout = lay_out(rows_of(s), terms_of(s), s.out_ch / s.groups);
-  call->threads = layout.threads;
-  call->scratch_bytes = Products::bytes() + (is_depthwise(s) ? 0 : layout.total());
+  call->threads = std::max(1, og_threads());
+  const size_t own = is_depthwise(s)
+                         ? Depthwise::worker_bytes(s) * static_cast<size_t>(call->threads)
+                         : lay_out(rows_of(s), terms_of(s), s.out_ch / s.groups, call->threads).total();
+  call->scratch_bytes = Products::bytes() + Padding::bytes(s) + own;
   return OG_OK;
 }
 
@@ -267,15 +279,16 @@ og_status run_table_conv2d(const og_call &call, const og_conv2d_spec &spec, cons
   Products products(*call.table, scratch);
   if ((status = check_sums(call, products, k, message))) return status;
   if (is_depthwise(s)) {
-    Depthwise{call, s, products, x, w, out}.run();
+    Depthwise{call, s, products, x, w, out, scratch + Products::bytes()}.run();
     return OG_OK;
   }
   const Used used(x, s.batch * s.in_h * s.in_w * s.in_ch, static_cast<uint8_t>(s.pad_value));
-  Layout layout = lay_out(rows, k, n);
-  layout.threads = call.threads;
+  const Layout layout = lay_out(rows, k, n, call.threads);
+  char *const rest = scratch + Products::bytes() + Padding::bytes(s);
   ImageStrides to(s.out_h, s.out_w, s.out_ch, s.channels_first);
   for (int64_t group = 0; group < s.groups; group++) {
-    const Padding padding(call, s, products, w + group * n, channels, n);
+    const Padding padding(call, s, products, w + group * n, channels, n,
+                          scratch + Products::bytes());
     auto gather = [&](int64_t first, int64_t count, uint8_t *columns) {
       og_im2col(&s, group, first, count, x, OG_U8, columns, OG_U8);
     };
@@ -284,8 +297,8 @@ og_status run_table_conv2d(const og_call &call, const og_conv2d_spec &spec, cons
       add_to(out, call.result_dtype, at + (group * n + column) * to.channel, to.channel, some, sums);
     };
     Problem problem = {rows, k, n, nullptr, w + group * n, s.out_ch, used.groups, gather, add};
-    run_table(products, problem, layout, scratch + Products::bytes(), call.table->engine);
-    if (padding.of_tap.empty()) continue;
+    run_table(products, problem, layout, rest, call.table->engine);
+    if (!padding.adds) continue;
     parallel_for(rows, layout.threads, [&](int64_t row, int) {
       const int64_t plane = s.out_h * s.out_w, at = row / plane * to.image + row % plane * to.x;
       padding.for_padded(row, [&](int64_t tap) {

@@ -69,9 +69,9 @@ int64_t Products::terms() const {
   return (INT32_MAX - 65536) / term;
 }
 
-Layout lay_out(int64_t m, int64_t k, int64_t n) {
+Layout lay_out(int64_t m, int64_t k, int64_t n, int threads) {
   Layout l;
-  l.threads = std::max(1, og_threads());
+  l.threads = threads;
   l.columns_padded = round_up(std::max<int64_t>(n, 1), OG_TABLE_COLUMNS);
   l.blocks = (k + kBlock - 1) / kBlock;
   // One tile for every thread, unless the columns are enough to share.

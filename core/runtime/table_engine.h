@@ -47,7 +47,7 @@ struct Layout {
   }
 };
 
-Layout lay_out(int64_t m, int64_t k, int64_t n);
+Layout lay_out(int64_t m, int64_t k, int64_t n, int threads);
 void run_table(const Products &products, const Problem &problem, const Layout &layout, char *scratch,
                int engine);
 
