@@ -50,7 +50,14 @@ def table_of(title: str, entries, console: Console) -> tuple[int, list[str]]:
     return len(problems), problems
 
 
-def main(arguments: list[str] | None = None) -> int:
+def standard_output_of_ours() -> Console:
+    """A console on standard output, which what the kernels print no longer reaches."""
+    console = Console(file=os.fdopen(os.dup(1), "w"))
+    os.dup2(2, 1)
+    return console
+
+
+def main(arguments: list[str] | None, console: Console) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("words", nargs="*", metavar="WORD", help="of the names to verify")
     parser.add_argument("--quick", action="store_true", help="leave out the slow ones")
@@ -61,9 +68,6 @@ def main(arguments: list[str] | None = None) -> int:
         named = [e for e in entries if not options.words or any(w in e.name for w in options.words)]
         return [e for e in named if not (options.quick and e.slow)]
 
-    # Some of the kernels print: the tables are for standard output alone.
-    console = Console(file=os.fdopen(os.dup(1), "w"))
-    os.dup2(2, 1)
     planted_count, wrong = table_of("Planted", chosen(PLANTED), console)
     correct_count, alarms = table_of("Correct", chosen(CORRECT), console)
     caught = sum(not problem.startswith(("missed", "raised")) for problem in wrong)
@@ -77,4 +81,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None, standard_output_of_ours()))

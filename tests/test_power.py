@@ -7,6 +7,7 @@ import sys
 import planting
 import pytest
 from planted import CORRECT, PLANTED
+from rich.console import Console
 
 import opgraft as og
 from opgraft.verification import reloading
@@ -112,7 +113,7 @@ def test_the_benchmark_fails_unless_all_is_right(
     monkeypatch.setattr(benchmark, "PLANTED", [planted])
     monkeypatch.setattr(benchmark, "CORRECT", [right])
     monkeypatch.setattr(benchmark.planting, "verify", lambda entry: entry.make())
-    assert benchmark.main([]) == code
+    assert benchmark.main([], Console()) == code
     assert counts + " / 1 correct" in " ".join(capsys.readouterr().out.split())
 
 
