@@ -64,10 +64,18 @@ class Call(ctypes.Structure):
 
 class Table(ctypes.Structure):
     _fields_ = [
-        ("entries", ctypes.c_void_p), ("rows", ctypes.c_int64), ("columns", ctypes.c_int64),
+        ("entries", ctypes.c_void_p), ("entries_dtype", ctypes.c_int),
+        ("rows", ctypes.c_int64), ("columns", ctypes.c_int64),
         *((name, ctypes.c_int32) for name in (
             "zero_a", "zero_b", "signed_codes", "keeps_padding", "engine",
         )),
+        ("accumulator", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class Accumulator(ctypes.Structure):
+    _fields_ = [
+        ("low", ctypes.c_int64), ("high", ctypes.c_int64), ("adder", ctypes.c_void_p),
     ]  # fmt: skip
 
 

@@ -88,8 +88,8 @@ class Multiplier:
 
     def structure(self, engine: str = "auto") -> tuple[Table, np.ndarray]:
         entries = np.ascontiguousarray(self.entries, np.int32)
-        table = Table(entries.ctypes.data, *entries.shape, *self.zeros, self.signed, self.keeps,
-                      ENGINES[engine])  # fmt: skip
+        table = Table(entries.ctypes.data, CODES["i32"], *entries.shape, *self.zeros, self.signed,
+                      self.keeps, ENGINES[engine])  # fmt: skip
         return table, entries
 
 

@@ -28,23 +28,30 @@ struct Kernel {
     attributes.type("T", &call.operand_dtype);
     output_type = attributes.type("Tout", &call.result_dtype);
     read(attributes);
-    if (by_table) {
-      table.signed_codes = attributes.flag("signed_codes");
-      table.keeps_padding = attributes.flag("keeps_padding");
-      table.engine = static_cast<int32_t>(attributes.integer("engine"));
-    } else if (ok(status)) {
-      call.function = open_function(attributes, status);
+    if (!by_table) {
+      if (ok(status)) call.function = open_function(attributes, status);
+      return;
     }
+    attributes.type("Ttable", &table.entries_dtype);
+    table.signed_codes = attributes.flag("signed_codes");
+    table.keeps_padding = attributes.flag("keeps_padding");
+    table.engine = static_cast<int32_t>(attributes.integer("engine"));
+    std::vector<int64_t> limits = attributes.list("accumulator", 2);
+    accumulator = {limits[0], limits[1], nullptr};
+    const bool has_adder = ok(status) && !attributes.text("symbol").empty();
+    if (has_adder) accumulator.adder = open_function(attributes, status);
+    if (has_adder || limits[0] < limits[1]) table.accumulator = &accumulator;
   }
 
   og_table table = {};  // all but what the inputs say
+  og_accumulator accumulator = {};
 };
 
 // The table [rows, columns] and the two zero points of a call.
 bool read_table(TF_Tensor *entries, TF_Tensor *zeros, og_table *table) {
   std::vector<int64_t> shape = shape_of(entries);
   if (shape.size() != 2 || TF_TensorElementCount(zeros) != 2) return false;
-  table->entries = static_cast<const int32_t *>(TF_TensorData(entries));
+  table->entries = TF_TensorData(entries);
   table->rows = shape[0], table->columns = shape[1];
   const int32_t *points = static_cast<const int32_t *>(TF_TensorData(zeros));
   table->zero_a = points[0], table->zero_b = points[1];
@@ -322,9 +329,14 @@ const bool registered = [] {
   const std::vector<const char *> conv = join(geometry, function);
   const std::vector<const char *> transposes = {"transpose_a: bool = false", "transpose_b: bool = false"};
   const std::vector<const char *> by_table = {
-      "T: {uint8}", "Tout: {int32, int64}", "signed_codes: bool", "keeps_padding: bool = false",
-      "engine: int = 0"};
-  const std::vector<const char *> table = {"table: int32", "zero_points: int32"};
+      "T: {uint8, float}", "Ttable: {int32, double}", "Tout: {int32, int64, double}", "signed_codes: bool",
+      "keeps_padding: bool = false", "engine: int = 0",
+      // An accumulator from the first number to the second, if they are not equal; an adder, if
+      // there is a symbol.
+      "accumulator: list(int) = [0, 0]", "library: string = ''", "library_hash: string = ''",
+      "binary: string = ''", "symbol: string = ''", "plan: string = ''", "prototype: string = ''",
+      "address: int = 0", "thread_safe: bool = true"};
+  const std::vector<const char *> table = {"table: Ttable", "zero_points: int32"};
   const std::vector<const char *> images = {"input: T", "filter: T"}, output = {"output: Tout"};
   register_op({"OpgraftMatMul", {"a: T", "b: T"}, output,
                join(transposes, function), create_matmul<false>, compute, destroy});
@@ -342,6 +354,8 @@ const bool registered = [] {
                {"codes: uint8", "values: float", "spoilt: float"},
                {"low: int", "high: int", "mask: int", "clips: bool"},
                create_quantize, compute_quantize, destroy_quantize});
+  register_op({"OpgraftLookUp", {"codes: uint8", "column: float"}, {"numbers: float"}, {}, nullptr,
+               compute_look_up, nullptr});
   register_op({"OpgraftGraft", {"a: T", "b: T", "value: Tout"}, output,
                join({"contraction: string"}, arithmetic), nullptr, compute_graft, nullptr});
   register_op({"OpgraftVjp", {"input: T", "kernel: T", "output: T", "upstream: T", "sizes: int64"},

@@ -151,6 +151,7 @@ void compute_custom(void *, TF_OpKernelContext *context);
 void *create_quantize(TF_OpKernelConstruction *context);
 void compute_quantize(void *kernel, TF_OpKernelContext *context);
 void destroy_quantize(void *kernel);
+void compute_look_up(void *, TF_OpKernelContext *context);
 void *create_vjp(TF_OpKernelConstruction *context);
 void compute_vjp(void *kernel, TF_OpKernelContext *context);
 void destroy_vjp(void *kernel);

@@ -1,4 +1,4 @@
-// The kernel that makes codes of a tensor, and the values that these stand for.
+// The kernels that make codes of a tensor, and numbers of codes.
 #include <limits>
 
 #include "tensorflow_api.h"
@@ -46,6 +46,26 @@ void compute_quantize(void *kernel, TF_OpKernelContext *context) {
                                     TF_TensorElementCount(inputs[0].get()),
                                     static_cast<uint8_t *>(data(codes)), static_cast<float *>(data(values)));
     *static_cast<float *>(data(spoilt)) = has_nan ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
+  }
+  if (!ok(status)) TF_OpKernelContext_Failure(context, status.get());
+}
+
+void compute_look_up(void *, TF_OpKernelContext *context) {
+  Status status(TF_NewStatus());
+  Tensor inputs[2];  // codes, column
+  for (int i = 0; i < 2 && ok(status); i++) {
+    TF_Tensor *tensor = nullptr;
+    TF_GetInput(context, i, &tensor, status.get());
+    inputs[i].reset(tensor);
+  }
+  if (ok(status) && TF_TensorElementCount(inputs[1].get()) != 256)
+    set(status, OG_INVALID_ARGUMENT, "opgraft: a number for each of 256 codes is needed");
+  if (ok(status)) {
+    Tensor out = allocate(context, 0, TF_FLOAT, shape_of(inputs[0].get()), OG_F32, status);
+    if (ok(status))
+      og_look_up(static_cast<const float *>(TF_TensorData(inputs[1].get())),
+                 static_cast<const uint8_t *>(TF_TensorData(inputs[0].get())),
+                 TF_TensorElementCount(inputs[0].get()), static_cast<float *>(TF_TensorData(out.get())));
   }
   if (!ok(status)) TF_OpKernelContext_Failure(context, status.get());
 }

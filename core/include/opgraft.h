@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define OG_ABI_VERSION 2
+#define OG_ABI_VERSION 3
 #define OG_EXPORT __attribute__((visibility("default")))
 
 /* Numbered as TensorFlow and absl number them, so that adapters pass them on. */
@@ -108,6 +108,9 @@ typedef struct {
 OG_EXPORT int og_quantize(const og_quantize_spec *spec, const float *x, int64_t n, uint8_t *codes,
                           float *values);
 
+/* numbers[i] = column[codes[i]], for i < n. */
+OG_EXPORT void og_look_up(const float column[256], const uint8_t *codes, int64_t n, float *numbers);
+
 /* ---- geometry ------------------------------------------------------------ */
 
 typedef enum { OG_SAME = 0, OG_VALID = 1, OG_EXPLICIT = 2 } og_padding;
@@ -188,21 +191,35 @@ OG_EXPORT size_t og_loaded_libraries(char *buffer, size_t size);
 
 /* ---- contractions --------------------------------------------------------- */
 
+/* How the products of one sum are added, in their order from 0 on: each sum is cut off at `low`
+ * and `high`; or `adder`, a scalar function of integers, gives it: adder(sum, product). */
+typedef struct {
+  int64_t low, high;
+  const og_function *adder;
+} og_accumulator;
+
 /* Products of two codes of at most 8 bits: entries[a * columns + b]. A code is a number's bits;
  * `signed_codes` says whether they are a two's complement number. With zero points, what is
- * summed is f(a, b) - zero_a b - zero_b a + zero_a zero_b, with the numbers a and b. */
+ * summed is f(a, b) - zero_a b - zero_b a + zero_a zero_b, with the numbers a and b.
+ *
+ * With an accumulator, or with real entries (F64, summed in double in the order of the products),
+ * it is f(a, b) alone, and zero_a no more than the code of padding. Real entries also serve
+ * operands F32, as products of mantissas (1 + a / rows) (1 + b / columns), to which signs and
+ * exponents are added; operands are rounded to so many bits. */
 typedef enum { OG_TABLE_AUTO = 0, OG_TABLE_EXPANDED = 1, OG_TABLE_ROWS = 2 } og_table_engine;
 typedef struct {
-  const int32_t *entries;
-  int64_t rows, columns; /* powers of two, 4 to 256 */
+  const void *entries;
+  og_dtype entries_dtype; /* I32 or F64 */
+  int64_t rows, columns;  /* powers of two, 4 to 256; of mantissas 2 to 2048 */
   int32_t zero_a, zero_b;
   int32_t signed_codes;
   int32_t keeps_padding; /* padded taps go through the table, else they add nothing */
   int32_t engine;        /* an og_table_engine */
+  const og_accumulator *accumulator; /* null: exact sums */
 } og_table;
 
 /* Through the user's function; or, where `table` is not null, through a table: operands are then
- * codes (U8), results sums (I32 or I64), and a pad value is a code. */
+ * codes (U8), results sums (I32 or I64; I64 by an accumulator, F64 of real entries). */
 typedef struct {
   const og_function *function;
   og_dtype operand_dtype, result_dtype; /* of the tensors, not of the C function */

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -20,6 +21,15 @@ std::atomic<int> chosen_threads{0};
 int hardware_threads() {  // asked once: it reads files, at several microseconds a time
   static const int count = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   return count;
+}
+
+// To sleep and to be woken takes longer than many a job, so threads look out for a while first.
+constexpr std::chrono::microseconds kPatience{200};
+
+template <class Done>
+void look_out(Done done) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!done() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
 }
 
 struct Job {
@@ -46,13 +56,14 @@ class Pool {
     {
       std::lock_guard<std::mutex> guard(lock_);
       while (static_cast<int>(helpers_.size()) < job->workers - 1)
-        helpers_.emplace_back(&Pool::help, this, static_cast<int>(helpers_.size()) + 1, round_);
+        helpers_.emplace_back(&Pool::help, this, static_cast<int>(helpers_.size()) + 1, round_.load());
       job_ = job;
       busy_ = static_cast<int>(helpers_.size());
       ++round_;
     }
     wake_.notify_all();
     job->work(0);
+    look_out([this] { return busy_ == 0; });
     std::unique_lock<std::mutex> guard(lock_);
     done_.wait(guard, [this] { return busy_ == 0; });
     return job->failure;
@@ -63,6 +74,7 @@ class Pool {
     FloatEnvironment environment;
     for (;;) {
       Job *job;
+      look_out([&] { return round_ != seen; });
       {
         std::unique_lock<std::mutex> guard(lock_);
         wake_.wait(guard, [&] { return round_ != seen; });
@@ -79,8 +91,8 @@ class Pool {
   std::condition_variable wake_, done_;
   std::vector<std::thread> helpers_;
   Job *job_ = nullptr;
-  int busy_ = 0;
-  int64_t round_ = 0;
+  std::atomic<int> busy_{0};
+  std::atomic<int64_t> round_{0};
 };
 
 Pool *pool = new Pool;  // never destroyed: its threads may outlive main

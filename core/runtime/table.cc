@@ -8,6 +8,7 @@
 #include "conv2d.h"
 #include "parallel.h"
 #include "table_engine.h"
+#include "table_in_order.h"
 #include "../generic/internal.h"
 
 namespace og {
@@ -28,6 +29,9 @@ og_status check(const og_call &call, og_message *message) {
     return og_fail(message, OG_INVALID_ARGUMENT,
                    "products by a table take codes (uint8) and give int32 or int64, not %s and %s",
                    og_dtype_name(call.operand_dtype), og_dtype_name(call.result_dtype));
+  if (t.entries_dtype != OG_I32)
+    return og_fail(message, OG_INVALID_ARGUMENT, "a table of %s; one of int32 or float64 is needed",
+                   og_dtype_name(t.entries_dtype));
   if (std::abs(t.zero_a) > kCodes || std::abs(t.zero_b) > kCodes)
     return og_fail(message, OG_INVALID_ARGUMENT, "the zero points are %d and %d; they are no codes",
                    (int)t.zero_a, (int)t.zero_b);
@@ -72,11 +76,19 @@ struct Used {
   }
 };
 
-void add_to(void *out, og_dtype dtype, int64_t at, int64_t stride, int64_t n, const int32_t *sums) {
-  if (dtype == OG_I32)
-    for (int64_t j = 0; j < n; j++) static_cast<int32_t *>(out)[at + j * stride] += sums[j];
+template <class T>
+void put_as(T *out, int64_t stride, int64_t n, const int32_t *sums, bool first) {
+  if (first && stride == 1) std::copy(sums, sums + n, out);
+  else if (first)
+    for (int64_t j = 0; j < n; j++) out[j * stride] = sums[j];
   else
-    for (int64_t j = 0; j < n; j++) static_cast<int64_t *>(out)[at + j * stride] += sums[j];
+    for (int64_t j = 0; j < n; j++) out[j * stride] += sums[j];
+}
+
+// Sums to elements of the output: the first are written, others added.
+void put(void *out, og_dtype dtype, int64_t at, int64_t stride, int64_t n, const int32_t *sums, bool first) {
+  if (dtype == OG_I32) put_as(static_cast<int32_t *>(out) + at, stride, n, sums, first);
+  else put_as(static_cast<int64_t *>(out) + at, stride, n, sums, first);
 }
 
 // ---- the padding of a convolution ----------------------------------------------------------
@@ -157,8 +169,8 @@ struct Depthwise {
           for (int64_t tap = start; tap < std::min(taps, start + most); tap++)
             add_tap(line, tap, first, n, sums);
           for (int64_t o = 0; o < n; o++)
-            add_to(out, call.result_dtype, place + (first + o) * to.channel, to.x, s.out_w,
-                   sums + o * s.out_w);
+            put(out, call.result_dtype, place + (first + o) * to.channel, to.x, s.out_w,
+                sums + o * s.out_w, start == 0);
         }
       return 0;
     });
@@ -200,11 +212,23 @@ int64_t rows_of(const og_conv2d_spec &s) { return s.batch * s.out_h * s.out_w; }
 int64_t terms_of(const og_conv2d_spec &s) { return s.filter_h * s.filter_w * (s.in_ch / s.groups); }
 bool is_depthwise(const og_conv2d_spec &s) { return s.groups == s.in_ch && s.groups > 1; }
 
+og_status nothing_to_sum(const og_call &call, void *out, int64_t count) {
+  og_fill(out, call.result_dtype, 0, count);
+  return OG_OK;
+}
+
+og_status prepare_in_order(og_call *call, int64_t k, int64_t n, og_message *message) {
+  call->threads = in_order_threads(*call->table);
+  call->scratch_bytes = in_order_scratch(k, n, call->threads);
+  return check_in_order(*call, message);
+}
+
 }  // namespace
 
 // ---- contractions ---------------------------------------------------------------------------
 
 og_status prepare_table_matmul(og_call *call, const og_matmul_spec &s, og_message *message) {
+  if (is_in_order(*call->table)) return prepare_in_order(call, s.k, s.n, message);
   og_status status = check(*call, message);
   if (status) return status;
   Layout layout = lay_out(s.m, s.k, s.n, std::max(1, og_threads()));
@@ -217,10 +241,11 @@ og_status prepare_table_matmul(og_call *call, const og_matmul_spec &s, og_messag
 og_status run_table_matmul(const og_call &call, const og_matmul_spec &s, const void *a, const void *b,
                            void *out, char *scratch, og_message *message) {
   const int64_t out_count = s.m * s.n * s.batches;
-  og_fill(out, call.result_dtype, 0, out_count);
-  if (out_count * s.k == 0) return OG_OK;
+  if (out_count * s.k == 0) return nothing_to_sum(call, out, out_count);
+  if (is_in_order(*call.table)) return run_in_order_matmul(call, s, a, b, out, scratch, message);
   Products products(*call.table, scratch);
   og_status status = check_sums(call, products, s.k, message);
+  if (expands(products, s.m, s.n, call.table->engine)) products.transpose();
   const Layout layout = lay_out(s.m, s.k, s.n, call.threads);
   char *rest = scratch + Products::bytes();
   uint8_t *turned = reinterpret_cast<uint8_t *>(rest + layout.total());
@@ -239,18 +264,20 @@ og_status run_table_matmul(const og_call &call, const og_matmul_spec &s, const v
       for (int64_t row = 0; row < count; row++)  // transposed
         for (int64_t k = 0; k < s.k; k++) to[row * s.k + k] = left[k * s.m + first + row];
     };
-    auto add = [&](int64_t row, int64_t column, int64_t n, const int32_t *sums) {
-      add_to(out, call.result_dtype, (i * s.m + row) * s.n + column, 1, n, sums);
+    auto place = [&](int64_t row, int64_t column, int64_t n, const int32_t *sums, bool first) {
+      put(out, call.result_dtype, (i * s.m + row) * s.n + column, 1, n, sums, first);
     };
     const Used used(left, s.m * s.k, left[0]);
     const uint8_t *direct = s.transpose_a ? nullptr : left;
-    Problem problem = {s.m, s.k, s.n, direct, right, s.n, used.groups, gather, add};
+    Problem problem = {s.m, s.k, s.n, direct, right, s.n, used.groups, gather, place};
     run_table(products, problem, layout, rest, call.table->engine);
   }
   return status;
 }
 
 og_status prepare_table_conv2d(og_call *call, const og_conv2d_spec &s, og_message *message) {
+  if (is_in_order(*call->table))
+    return prepare_in_order(call, terms_of(s), s.out_ch / s.groups, message);
   og_status status = check(*call, message);
   if (status) return status;
   if (s.pad_value != 0)
@@ -270,14 +297,16 @@ og_status run_table_conv2d(const og_call &call, const og_conv2d_spec &spec, cons
   og_conv2d_spec s = spec;
   s.pad_value = static_cast<double>(call.table->zero_a & (call.table->rows - 1));
   const int64_t rows = rows_of(s), k = terms_of(s), n = s.out_ch / s.groups, channels = s.in_ch / s.groups;
-  og_fill(out, call.result_dtype, 0, rows * s.out_ch);
-  if (rows * s.out_ch * k == 0) return OG_OK;
+  if (rows * s.out_ch * k == 0) return nothing_to_sum(call, out, rows * s.out_ch);
+  if (is_in_order(*call.table)) return run_in_order_conv2d(call, spec, input, kernel, out, scratch, message);
   const uint8_t *x = static_cast<const uint8_t *>(input), *w = static_cast<const uint8_t *>(kernel);
   og_status status = check_codes(x, s.batch * s.in_h * s.in_w * s.in_ch, call.table->rows, "input", message);
   if (!status) status = check_codes(w, k * s.out_ch, call.table->columns, "kernel", message);
   if (status) return status;
   Products products(*call.table, scratch);
   if ((status = check_sums(call, products, k, message))) return status;
+  if (products.is_short && (is_depthwise(s) || expands(products, rows, n, call.table->engine)))
+    products.transpose();
   if (is_depthwise(s)) {
     Depthwise{call, s, products, x, w, out, scratch + Products::bytes()}.run();
     return OG_OK;
@@ -292,18 +321,19 @@ og_status run_table_conv2d(const og_call &call, const og_conv2d_spec &spec, cons
     auto gather = [&](int64_t first, int64_t count, uint8_t *columns) {
       og_im2col(&s, group, first, count, x, OG_U8, columns, OG_U8);
     };
-    auto add = [&](int64_t row, int64_t column, int64_t some, const int32_t *sums) {
+    auto place = [&](int64_t row, int64_t column, int64_t some, const int32_t *sums, bool first) {
       int64_t plane = s.out_h * s.out_w, at = row / plane * to.image + row % plane * to.x;
-      add_to(out, call.result_dtype, at + (group * n + column) * to.channel, to.channel, some, sums);
+      put(out, call.result_dtype, at + (group * n + column) * to.channel, to.channel, some, sums, first);
     };
-    Problem problem = {rows, k, n, nullptr, w + group * n, s.out_ch, used.groups, gather, add};
+    Problem problem = {rows, k, n, nullptr, w + group * n, s.out_ch, used.groups, gather, place};
     run_table(products, problem, layout, rest, call.table->engine);
     if (!padding.adds) continue;
-    parallel_for(rows, layout.threads, [&](int64_t row, int) {
-      const int64_t plane = s.out_h * s.out_w, at = row / plane * to.image + row % plane * to.x;
-      padding.for_padded(row, [&](int64_t tap) {
-        padding.take_off(tap, n, out, call.result_dtype, at + group * n * to.channel, to.channel);
-      });
+    parallel_for(s.batch * s.out_h, layout.threads, [&](int64_t line, int) {
+      const int64_t place = line / s.out_h * to.image + line % s.out_h * to.y + group * n * to.channel;
+      for (int64_t x = 0; x < s.out_w; x++)
+        padding.for_padded(line * s.out_w + x, [&](int64_t tap) {
+          padding.take_off(tap, n, out, call.result_dtype, place + x * to.x, to.channel);
+        });
       return 0;
     });
   }

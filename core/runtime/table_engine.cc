@@ -14,7 +14,7 @@
 namespace og {
 namespace {
 
-constexpr int64_t kBlock = 32;        // rows of the kernel that are expanded at once
+constexpr int64_t kBlock = 8;         // rows of the kernel that are expanded at once: half the cache
 constexpr int64_t kTileRows = 8192;   // of the input, whose sums stay in the caches
 constexpr int64_t kChunkRows = 64;    // that one thread gathers at once
 constexpr int64_t kFewRows = 48;      // below, expanding takes longer than it saves
@@ -28,30 +28,38 @@ int32_t number(int64_t code, int64_t count, int32_t is_signed) {
 
 }  // namespace
 
+// The table itself where it is whole and has no zero points, else all 256 x 256 products.
 Products::Products(const og_table &t, char *scratch)
-    : entries(reinterpret_cast<int32_t *>(scratch)),
+    : entries(static_cast<const int32_t *>(t.entries)),
       transposed(reinterpret_cast<int16_t *>(scratch + kCodes * kCodes * 4)) {
-  std::memset(entries, 0, kCodes * kCodes * sizeof *entries);
-  int32_t low = INT32_MAX, high = INT32_MIN;
-  for (int64_t a = 0; a < t.rows; a++) {
-    // f(a, b) - zero_a b - zero_b a + zero_a zero_b, as one number and a multiple of b.
-    const int32_t of_row = t.zero_b * (t.zero_a - number(a, t.rows, t.signed_codes));
-    const int32_t *from = t.entries + a * t.columns;
-    int32_t *to = entries + a * kCodes;
-    for (int64_t b = 0; b < t.columns; b++) to[b] = from[b] + of_row;
-    if (t.zero_a)
-      for (int64_t b = 0; b < t.columns; b++) to[b] -= t.zero_a * number(b, t.columns, t.signed_codes);
-    for (int64_t b = 0; b < t.columns; b++) {
-      low = std::min(low, to[b]);
-      high = std::max(high, to[b]);
-    }
+  if (t.rows < kCodes || t.columns < kCodes || t.zero_a || t.zero_b) {
+    int32_t *filled = reinterpret_cast<int32_t *>(scratch);
+    fill(t, filled);
+    entries = filled;
   }
+  int32_t low = INT32_MAX, high = INT32_MIN;
+  for (int64_t a = 0; a < t.rows; a++)
+    for (int64_t b = 0; b < t.columns; b++) {
+      low = std::min(low, entries[a * kCodes + b]);
+      high = std::max(high, entries[a * kCodes + b]);
+    }
   largest = std::max(std::abs(low), std::abs(high));
   if (low < INT16_MIN || high > INT16_MAX) {
     centre = low + 32768;
     is_short = static_cast<int64_t>(high) - low <= 65535;
   }
-  if (is_short) transpose();
+}
+
+// f(a, b) - zero_a b - zero_b a + zero_a zero_b, as one number and a multiple of b.
+void Products::fill(const og_table &t, int32_t *to) {
+  std::memset(to, 0, kCodes * kCodes * sizeof *to);
+  for (int64_t a = 0; a < t.rows; a++, to += kCodes) {
+    const int32_t of_row = t.zero_b * (t.zero_a - number(a, t.rows, t.signed_codes));
+    const int32_t *from = static_cast<const int32_t *>(t.entries) + a * t.columns;
+    for (int64_t b = 0; b < t.columns; b++) to[b] = from[b] + of_row;
+    if (t.zero_a)
+      for (int64_t b = 0; b < t.columns; b++) to[b] -= t.zero_a * number(b, t.columns, t.signed_codes);
+  }
 }
 
 // By squares, so that neither side leaves the first-level cache.
@@ -69,6 +77,11 @@ int64_t Products::terms() const {
   return (INT32_MAX - 65536) / term;
 }
 
+bool expands(const Products &products, int64_t m, int64_t n, int engine) {
+  const bool few = m < kFewRows || n < kMinColumns;
+  return products.is_short && (engine == OG_TABLE_EXPANDED || (engine == OG_TABLE_AUTO && !few));
+}
+
 Layout lay_out(int64_t m, int64_t k, int64_t n, int threads) {
   Layout l;
   l.threads = threads;
@@ -82,7 +95,7 @@ Layout lay_out(int64_t m, int64_t k, int64_t n, int threads) {
   l.codes_bytes = aligned(static_cast<size_t>(l.tile_rows * std::max<int64_t>(k, 1)));
   size_t gathered = aligned(static_cast<size_t>(kChunkRows * k));
   size_t sums = aligned(static_cast<size_t>(tile * OG_TABLE_COLUMNS * 4));
-  size_t expanded = static_cast<size_t>(kBlock * kCodes * OG_TABLE_COLUMNS * 2);
+  size_t expanded = static_cast<size_t>(kBlock * OG_TABLE_CODES * OG_TABLE_COLUMNS * 2);
   l.worker_bytes = std::max(gathered, sums + expanded) +
                    aligned(static_cast<size_t>(std::max<int64_t>(n, 1)) * 4);
   return l;
@@ -99,9 +112,7 @@ class Engine {
         workers_(scratch + layout.kernel_bytes + layout.codes_bytes) {}
 
   void run(int engine) {
-    bool few = p_.m < kFewRows || p_.n < kMinColumns;
-    bool expands = engine == OG_TABLE_EXPANDED || (engine == OG_TABLE_AUTO && !few);
-    if (!expands || !products_.is_short) return by_rows();
+    if (!expands(products_, p_.m, p_.n, engine)) return by_rows();
     pack_kernel();
     for (int64_t first = 0; first < p_.m; first += l_.tile_rows)
       expanded(first, std::min(l_.tile_rows, p_.m - first));
@@ -136,8 +147,11 @@ class Engine {
       for (int64_t k = 0; k < p_.k; k += kBlock) {
         int64_t size = std::min(kBlock, p_.k - k);
         uint8_t *to = codes_ + k * count + from * size;
-        for (int64_t i = 0; i < some; i++, to += size)
-          std::memcpy(to, rows + i * p_.k + k, static_cast<size_t>(size));
+        if (size == kBlock)  // of a size that the compiler knows
+          for (int64_t i = 0; i < some; i++, to += kBlock) std::memcpy(to, rows + i * p_.k + k, kBlock);
+        else
+          for (int64_t i = 0; i < some; i++, to += size)
+            std::memcpy(to, rows + i * p_.k + k, static_cast<size_t>(size));
       }
       return 0;
     });
@@ -159,7 +173,7 @@ class Engine {
   // The sums of rows [from, from + some) of a tile for the columns from `column` on.
   void columns_of(int64_t first, int64_t count, int64_t from, int64_t some, int64_t column, char *scratch) {
     int16_t *block = reinterpret_cast<int16_t *>(scratch);
-    int32_t *sums = reinterpret_cast<int32_t *>(scratch + kBlock * kCodes * OG_TABLE_COLUMNS * 2);
+    int32_t *sums = reinterpret_cast<int32_t *>(scratch + kBlock * OG_TABLE_CODES * OG_TABLE_COLUMNS * 2);
     const int64_t n = std::min<int64_t>(OG_TABLE_COLUMNS, p_.n - column);
     const int64_t most = std::max<int64_t>(kBlock, products_.terms() / kBlock * kBlock);
     for (int64_t start = 0; start < p_.k; start += most) {
@@ -171,7 +185,8 @@ class Engine {
                           l_.columns_padded, size, p_.used);
         og_active->accumulate(sums, block, codes_ + k * count + from * size, some, size);
       }
-      for (int64_t i = 0; i < some; i++) p_.add(first + from + i, column, n, sums + i * OG_TABLE_COLUMNS);
+      for (int64_t i = 0; i < some; i++)
+        p_.put(first + from + i, column, n, sums + i * OG_TABLE_COLUMNS, start == 0);
     }
   }
 
@@ -186,7 +201,7 @@ class Engine {
       for (int64_t start = 0; start < p_.k; start += most) {
         std::fill(sums, sums + n, 0);
         look_up(codes, start, std::min(p_.k, start + most), column, n, sums);
-        p_.add(row, column, n, sums);
+        p_.put(row, column, n, sums, start == 0);
       }
       return 0;
     });
@@ -198,9 +213,9 @@ class Engine {
     auto entries = [&](int64_t row) { return products_.entries + kCodes * codes[row]; };
     auto kernel = [&](int64_t row) { return p_.kernel + row * p_.kernel_stride + column; };
     for (; k + 4 <= stop; k += 4) {
-      const int32_t *e0 = entries(k), *e1 = entries(k + 1), *e2 = entries(k + 2), *e3 = entries(k + 3);
-      const uint8_t *w0 = kernel(k), *w1 = kernel(k + 1), *w2 = kernel(k + 2), *w3 = kernel(k + 3);
-      for (int64_t j = 0; j < n; j++) sums[j] += e0[w0[j]] + e1[w1[j]] + e2[w2[j]] + e3[w3[j]];
+      const int32_t *const rows[] = {entries(k), entries(k + 1), entries(k + 2), entries(k + 3)};
+      const uint8_t *const weights[] = {kernel(k), kernel(k + 1), kernel(k + 2), kernel(k + 3)};
+      og_table_look_up(sums, rows, weights, n);
     }
     for (; k < stop; k++) {
       const int32_t *e = entries(k);

@@ -8,7 +8,7 @@ import pathlib
 from opgraft import environment
 from opgraft.errors import LibraryError
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 FOLDER = pathlib.Path(__file__).parent
 CORE_PATH = environment.core_path(FOLDER / "libopgraft_core.so")
 TENSORFLOW_PATH = FOLDER / "libopgraft_tensorflow.so"
