@@ -5,6 +5,7 @@ helpers below them say how a convolution is composed from smaller pieces.
 Nothing here calls compiled code of ours.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -111,6 +112,32 @@ def by_matmul(c: Contraction, left: np.ndarray, right: np.ndarray, product: Call
 
     result = by_groups(groups, x, kernel, one_group)
     return np.moveaxis(result, 3, 1) if c.channels_first else result
+
+
+def matrices(
+    c: Contraction, left: tuple[int, ...], right: tuple[int, ...]
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The matrix products that a contraction of these shapes consists of, by positions.
+
+    Each is (p, q, o), into the flattened operands and the flattened output: o[i, j] is the sum
+    over l of p[i, l] times q[l, j]. A padded tap has the position -1.
+    """
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def product(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+        first = sum(len(a) * b.shape[1] for a, b in parts)
+        parts.append((p, q))
+        return first + np.arange(len(p) * q.shape[1]).reshape(len(p), q.shape[1])
+
+    if isinstance(c, Conv2D):
+        c = dataclasses.replace(c, pad_value=-1)
+    x, w = (np.arange(math.prod(shape)).reshape(shape) for shape in (left, right))
+    met = np.argsort(by_matmul(c, x, w, product), axis=None)  # the outputs, as they were met
+    ends = np.cumsum([len(p) * q.shape[1] for p, q in parts])
+    return [
+        (p, q, met[end - len(p) * q.shape[1] : end].reshape(len(p), q.shape[1]))
+        for (p, q), end in zip(parts, ends, strict=True)
+    ]
 
 
 def _batched(c: MatMul, a: np.ndarray, b: np.ndarray, product: Callable) -> np.ndarray:

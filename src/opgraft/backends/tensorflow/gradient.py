@@ -10,7 +10,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from opgraft import gradients, values
-from opgraft.backends.tensorflow import backward, c_vjp, native, private
+from opgraft.backends.tensorflow import backward, c_vjp, native, private, slopes
 from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
 
 
@@ -35,6 +35,11 @@ def _(gradient: gradients.ByContraction, contraction, upstream, left, right, ski
         None if 0 in skip else backward.input_gradient(gradient.grad_input, *operands),
         None if 1 in skip else backward.kernel_gradient(gradient.grad_kernel, *operands),
     )
+
+
+@vjp.register
+def _(gradient: gradients.BySlopes, contraction, upstream, left, right, skip):
+    return slopes.gradients(gradient, contraction, upstream, left, right, skip)
 
 
 @vjp.register
