@@ -30,6 +30,7 @@ from rich.console import Console
 DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 CONVOLUTIONS = [((1, 56, 56, 64), 64), ((8, 56, 56, 64), 64), ((1, 28, 28, 128), 128)]
 PRODUCTS = [(3136, 576, 64), (25088, 576, 64), (6272, 1152, 128), (128, 400, 128), (1, 1024, 1000)]
+ENGINES = ("auto", "expanded", "rows", "low_rank")
 GATHER = """
 #include <stdint.h>
 void gather(const uint8_t *a, const uint8_t *b, const int16_t *table, long m, long k, long n,
@@ -117,9 +118,54 @@ def measure(threads: int, rounds: int) -> list[dict]:
         graph(lambda x, k: tf.nn.depthwise_conv2d(x, k, [1, 1, 1, 1], "SAME"), x, kernel),
     )  # fmt: skip
     row("depthwise 1x56x56x128, 3x3", 56 * 56 * 128 * 9, *times)
+    rows += engines(threads, clock, rounds, graph, normal)
     if threads == 1:
         rows.append(gathered(table, clock, rounds, rows))
     return rows + resnet(arithmetic, threads, clock)
+
+
+def engines(threads: int, clock, rounds: int, graph, normal) -> list[dict]:
+    """Every engine on multipliers of low rank, and the one that is chosen beside the best."""
+    import tensorflow as tf
+
+    import opgraft as og
+
+    found = []
+    for multiplier in (og.multipliers.broken_array(h1=1, signed=True),
+                       og.multipliers.broken_array(v=4, signed=True)):  # fmt: skip
+        arithmetic = og.approximate(multiplier)
+        for shape, channels in ((CONVOLUTIONS[0]), ((1, 28, 28, 128), 128), ((8, 14, 14, 32), 32),
+                                ((128, 400), 128), ((8, 400), 128)):  # fmt: skip
+            if len(shape) == 4:
+                x, kernel = tf.nn.relu(normal(*shape)), normal(3, 3, shape[3], channels)
+                name = f"conv {'x'.join(map(str, shape))} to {channels}, 3x3"
+
+                def ours(x, k, arithmetic=arithmetic):
+                    return og.conv2d(x, k, arithmetic=arithmetic, padding="SAME")
+
+                def native(x, k):
+                    return tf.nn.conv2d(x, k, 1, "SAME")
+            else:
+                x, kernel = tf.nn.relu(normal(*shape)), normal(shape[1], channels)
+                name = f"dense ({shape[0]}, {shape[1]}, {channels})"
+
+                def ours(x, k, arithmetic=arithmetic):
+                    return og.matmul(x, k, arithmetic=arithmetic)
+
+                native = tf.matmul
+            functions = [graph(native, x, kernel)]
+            for engine in ENGINES:
+                os.environ["OPGRAFT_TABLE_ENGINE"] = engine
+                functions.append(graph(ours, x, kernel))
+                functions[-1]()  # traced: the engine stands in the graph
+            del os.environ["OPGRAFT_TABLE_ENGINE"]
+            plain, *times = median_times(clock, rounds, *functions)
+            rank = np.linalg.matrix_rank(multiplier.table - multiplier.exact)
+            found.append({
+                "name": f"{name}, rank {rank}", "threads": threads, "native": plain,
+                **dict(zip(ENGINES, times, strict=True)),
+            })  # fmt: skip
+    return found
 
 
 def gathered(table: np.ndarray, clock, rounds: int, rows: list[dict]) -> dict:
@@ -167,6 +213,8 @@ def resnet(arithmetic, threads: int, clock) -> list[dict]:
 
 def show(rows: list[dict]) -> None:
     table = rich.table.Table("", "threads", "GMAC/s", "native", "ours / native speed", "")
+    by_engine = [row for row in rows if "low_rank" in row]
+    rows = [row for row in rows if row not in by_engine]
     for row in rows:
         numbers = [row[key] for key in ("gmacs", "native", "ratio")]
         more = [f"{key}: {row[key]:.2f}" for key in ("ours / loop", "times native") if key in row]
@@ -179,6 +227,18 @@ def show(rows: list[dict]) -> None:
                 f"{row['name']}: two threads / one", "", f"{row['gmacs'] / one['gmacs']:.2f}"
             )
     Console().print(table)
+    if by_engine:
+        Console().print(engine_table(by_engine))
+
+
+def engine_table(rows: list[dict]) -> rich.table.Table:
+    """Speeds in parts of native speed; rank is that of the error."""
+    table = rich.table.Table("engines, of native speed", "threads", *ENGINES, "auto / best")
+    for row in rows:
+        best = min(row[engine] for engine in ENGINES[1:])
+        speeds = [f"{row['native'] / row[engine]:.2f}" for engine in ENGINES]
+        table.add_row(row["name"], str(row["threads"]), *speeds, f"{row['auto'] / best:.2f}")
+    return table
 
 
 def main() -> None:

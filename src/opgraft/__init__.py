@@ -17,12 +17,14 @@ from opgraft import (
     quantizers,
     testing,
 )
-from opgraft.arithmetic import Arithmetic, approximate, c_function, exact, python_function
+from opgraft.approximating import approximate
+from opgraft.arithmetic import Arithmetic, c_function, exact, python_function
 from opgraft.calibration import calibrate
 from opgraft.config import show_config, version
 from opgraft.custom_op import custom_op
-from opgraft.multipliers import Multiplier
+from opgraft.multipliers import FloatMultiplier, Multiplier
 from opgraft.ops import conv1d, conv2d, depthwise_conv2d, einsum_dense, matmul
+from opgraft.products import accumulators
 from opgraft.surgery import restore, swap
 from opgraft.verification import verify
 
@@ -34,8 +36,9 @@ backends.backend()
 __version__ = version()
 
 __all__ = [
-    "Arithmetic", "Multiplier", "approximate", "c_function", "calibrate", "calibration",
-    "conv1d", "conv2d", "custom_op", "depthwise_conv2d", "einsum_dense", "errors", "exact",
-    "gradients", "layers", "matmul", "multipliers", "native", "products", "python_function",
-    "quantizers", "restore", "show_config", "swap", "testing", "verify", "version",
+    "Arithmetic", "FloatMultiplier", "Multiplier", "accumulators", "approximate", "c_function",
+    "calibrate", "calibration", "conv1d", "conv2d", "custom_op", "depthwise_conv2d",
+    "einsum_dense", "errors", "exact", "gradients", "layers", "matmul", "multipliers", "native",
+    "products", "python_function", "quantizers", "restore", "show_config", "swap", "testing",
+    "verify", "version",
 ]  # fmt: skip

@@ -14,7 +14,8 @@ import keras
 import numpy as np
 
 from opgraft import layers, recording, surgery
-from opgraft.arithmetic import Arithmetic, approximate
+from opgraft.approximating import approximate
+from opgraft.arithmetic import Arithmetic
 from opgraft.backends import keras_private
 from opgraft.calibration import calibrate
 from opgraft.data import Dataset

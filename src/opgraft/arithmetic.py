@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 import keras
 
 from opgraft import gradients, values
-from opgraft.backends import backend
-from opgraft.errors import ArgumentError
+from opgraft.errors import ArgumentError, UnsupportedError
 from opgraft.native import loading
-from opgraft.products import CFunction, Exact, Product, PythonFunction, Table
-from opgraft.quantizers import Affine, Quantizer, Symmetric, identity
+from opgraft.products import CFunction, Exact, Product, PythonFunction
+from opgraft.quantizers import Quantizer, identity
 from opgraft.spec import Contraction
 
 
@@ -44,6 +43,19 @@ class Arithmetic(values.Value):
                 raise ArgumentError(
                     f"Arithmetic({name}={value!r}): a {kind.__name__} is needed, not "
                     f"{type(value).__name__}"
+                )
+        gradient = self.gradient
+        if gradient.of_codes or gradient.of_output or gradient.in_python:
+            self._refuse_states()
+
+    def _refuse_states(self) -> None:
+        """A gradient that is given the operands alone would quantize them in another range."""
+        for name, quantizer in (("input", self.input), ("kernel", self.kernel)):
+            if quantizer.states:
+                raise UnsupportedError(
+                    f"Arithmetic({name}={quantizer!r}): {self.gradient!r} cannot know the range "
+                    "that a layer remembers. Give a range, as og.calibrate does, or leave it to "
+                    "each call, or take og.gradients.native"
                 )
 
     def __or__(self, other: "Arithmetic") -> "Arithmetic":
@@ -172,51 +184,6 @@ def python_function(
     product = PythonFunction(function)
     _ = product.extra_parameters  # refuse unknown parameters now, not in the first step
     return Arithmetic(product=product, gradient=gradient)
-
-
-def approximate(
-    multiplier: Any,
-    *,
-    input: Quantizer | None = None,
-    kernel: Quantizer | None = None,
-    exchanged: bool = False,
-    keeps_padding: bool = False,
-    gradient: gradients.Gradient = gradients.native,
-) -> Arithmetic:
-    """An arithmetic whose products of quantized operands stand in a multiplier's table.
-
-    y = s_x s_w sum of f(q(x), q(w)), summed exactly in 32 bits, or in 64 where a bound does not
-    show that these are enough; with zero points z_x and z_w each f(a, b) is corrected by
-    - z_x b - z_w a + z_x z_w. An exact multiplier gives the exact product of what was quantized.
-
-    Args:
-        multiplier: an `og.Multiplier` of integers.
-        input, kernel: what makes codes of the activation and of the kernel: quantizers of the
-            multiplier's widths, `og.quantizers.Symmetric` for a signed multiplier and
-            `Affine` for an unsigned one, which are the defaults, with ranges found at each
-            call. `og.calibrate` gives the activations ranges of their own.
-            For sign-magnitude, `og.multipliers.sign_magnitude(multiplier)` is signed.
-        exchanged: look up table[kernel, activation] instead of table[activation, kernel].
-        keeps_padding: padded taps go through the table, with the code of 0. Otherwise they
-            add nothing, whatever f(0, b) is.
-        gradient: what flows back: by default the native gradient at the quantized operands,
-            masked where an operand was clipped; `og.gradients.by_contraction(og.gradients.same,
-            og.gradients.same)` goes back through the same table.
-
-    Raises:
-        ArgumentError: it is no multiplier, or a quantizer does not make its codes.
-        UnsupportedError: the multiplier is none of integers.
-    """
-    product = Table(multiplier, bool(exchanged), bool(keeps_padding))
-    kind = Symmetric if multiplier.signed else Affine
-    bits = product.widths
-    arithmetic = Arithmetic(
-        kind(bits[0]) if input is None else input, kind(bits[1]) if kernel is None else kernel,
-        product, gradient,
-    )  # fmt: skip
-    product.check_quantizers(arithmetic.input, arithmetic.kernel)
-    backend().check_table(product)
-    return arithmetic
 
 
 def _joined(symbols) -> CFunction:

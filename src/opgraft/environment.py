@@ -18,7 +18,7 @@ VARIABLES = {
     "longer where a saved model says",
     "OPGRAFT_CC": "the C compiler, default: $CC or cc",
     "OPGRAFT_TABLE_ENGINE": "how products by a table are computed, to the same bits: auto "
-    "(default), expanded or rows",
+    "(default), expanded, rows or low_rank",
     "OPGRAFT_CORE": "the file of another build of the core, such as one for the sanitizers",
 }
 
@@ -57,11 +57,13 @@ def num_threads() -> int | None:
     return int(text)
 
 
-TABLE_ENGINES = ("auto", "expanded", "rows")  # numbered as in the core
+# The first are numbered as in the core, which does not know the last.
+TABLE_ENGINES = ("auto", "expanded", "rows", "low_rank")
+AUTO, LOW_RANK = TABLE_ENGINES.index("auto"), TABLE_ENGINES.index("low_rank")
 
 
 def table_engine() -> int:
-    """OPGRAFT_TABLE_ENGINE, as the core's number for it."""
+    """OPGRAFT_TABLE_ENGINE, as an index of `TABLE_ENGINES`."""
     text = os.environ.get("OPGRAFT_TABLE_ENGINE", "auto")
     if text not in TABLE_ENGINES:
         raise error("OPGRAFT_TABLE_ENGINE", f"'{text}' is not one of {', '.join(TABLE_ENGINES)}")

@@ -6,18 +6,29 @@ one more argument `arithmetic=`, and one method that hands the contraction to
 """
 
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
 from opgraft import ops
 from opgraft.arithmetic import standardize
+from opgraft.backends import keras_private
 from opgraft.errors import UnsupportedError
+from opgraft.quantizers import Quantizer
+from opgraft.remembered import Remembered
 
 
 class ArithmeticLayer:
-    """Mixin: owns `arithmetic`, saves it, and says whether XLA can compile the layer."""
+    """Mixin: owns `arithmetic`, saves it, and says whether XLA can compile the layer.
 
+    Attributes:
+        arithmetic: what computes its contractions.
+        remembered: a sublayer with the weights that the quantizers declare; None where they
+            declare none.
+    """
+
+    remembered: Remembered | None = None
+    _contractions: ClassVar[tuple[str, ...]] = ("",)
     _native_layer: type[keras.Layer]
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -28,12 +39,35 @@ class ArithmeticLayer:
     def set_arithmetic(self, arithmetic: Any) -> None:
         """Use another arithmetic from now on; functions that are traced already keep theirs.
 
+        What quantizers remember is kept where the new arithmetic has the same ones, else it
+        starts anew.
+
         Raises:
             UnsupportedError: Keras has quantized the layer, and would not use the arithmetic.
         """
         check_not_quantized(self)
         self.arithmetic = standardize(arithmetic)
         self.supports_jit = self.arithmetic.supports_jit
+        quantizers = self.arithmetic.input, self.arithmetic.kernel
+        if self.remembered is None or self.remembered.quantizers != quantizers:
+            keras_private.set_sublayer(self, "remembered", self._remembering(quantizers))
+
+    def _remembering(self, quantizers: tuple[Quantizer, Quantizer]) -> Remembered | None:
+        if not any(quantizer.states for quantizer in quantizers):
+            return None
+        wide = keras.backend.result_type(self.variable_dtype, "float32")  # type: ignore[attr-defined]
+        with keras.name_scope(self.name):  # type: ignore[attr-defined]
+            return Remembered(quantizers, self._contractions, name="remembered", dtype=wide)
+
+    def _see(self, inputs: Any, kernel: Any, training: Any, contraction: str = "") -> None:
+        """Let the quantizers know the operands of a contraction that is about to be computed."""
+        if self.remembered is not None and training and self.trainable:  # type: ignore[attr-defined]
+            self.remembered.see(contraction, inputs, kernel)
+
+    def _how(self, contraction: str = "") -> dict[str, Any]:
+        """How one of its contractions is computed, as the operations take it."""
+        state = None if self.remembered is None else self.remembered.states(contraction)
+        return {"arithmetic": self.arithmetic, "state": state}
 
     def quantize(self, mode: Any = None, **keywords: Any) -> None:
         if not isinstance(self, ArithmeticLayer):  # restored since Keras bound this method to it
@@ -128,7 +162,8 @@ class Dense(ArithmeticLayer, keras.layers.Dense):
         rows = inputs
         if len(inputs.shape) > 2:
             rows = keras.ops.reshape(inputs, (-1, inputs.shape[-1]))
-        outputs = ops.matmul(rows, self.kernel, arithmetic=self.arithmetic)
+        self._see(rows, self.kernel, training)
+        outputs = ops.matmul(rows, self.kernel, **self._how())
         if len(inputs.shape) > 2:
             shape = (*keras.ops.shape(inputs)[:-1], self.units)
             outputs = keras.ops.reshape(outputs, shape)
@@ -140,9 +175,9 @@ class Dense(ArithmeticLayer, keras.layers.Dense):
 @keras.saving.register_keras_serializable("opgraft")
 class EinsumDense(ArithmeticLayer, keras.layers.EinsumDense):
     def call(self, inputs, training=None):
-        outputs = ops.einsum_dense(
-            self.equation, self._floating(inputs), self.kernel, arithmetic=self.arithmetic
-        )
+        inputs = self._floating(inputs)
+        self._see(inputs, self.kernel, training)
+        outputs = ops.einsum_dense(self.equation, inputs, self.kernel, **self._how())
         if self.bias is not None:
             outputs = keras.ops.add(outputs, self.bias)
         return outputs if self.activation is None else self.activation(outputs)
@@ -151,11 +186,10 @@ class EinsumDense(ArithmeticLayer, keras.layers.EinsumDense):
 @keras.saving.register_keras_serializable("opgraft")
 class Conv1D(ArithmeticLayer, keras.layers.Conv1D):
     def convolution_op(self, inputs, kernel):
-        return ops.conv1d(
-            inputs, kernel, arithmetic=self.arithmetic, groups=self.groups, **_spatial(self)
-        )
+        return ops.conv1d(inputs, kernel, groups=self.groups, **self._how(), **_spatial(self))
 
-    def call(self, inputs):
+    def call(self, inputs, training=None):
+        self._see(inputs, self.kernel, training)
         bias = self.bias if self.use_bias else None
         return self._finish(self.convolution_op(inputs, self.kernel), bias, _channel_axis(self))
 
@@ -163,30 +197,35 @@ class Conv1D(ArithmeticLayer, keras.layers.Conv1D):
 @keras.saving.register_keras_serializable("opgraft")
 class Conv2D(ArithmeticLayer, keras.layers.Conv2D):
     def convolution_op(self, inputs, kernel):
-        return ops.conv2d(
-            inputs, kernel, arithmetic=self.arithmetic, groups=self.groups, **_spatial(self)
-        )
+        return ops.conv2d(inputs, kernel, groups=self.groups, **self._how(), **_spatial(self))
+
+    def call(self, inputs, training=None):
+        self._see(inputs, self.kernel, training)
+        return super().call(inputs)
 
 
 @keras.saving.register_keras_serializable("opgraft")
 class DepthwiseConv2D(ArithmeticLayer, keras.layers.DepthwiseConv2D):
-    def call(self, inputs):
-        outputs = ops.depthwise_conv2d(
-            inputs, self.kernel, arithmetic=self.arithmetic, **_spatial(self)
-        )
+    def call(self, inputs, training=None):
+        self._see(inputs, self.kernel, training)
+        outputs = ops.depthwise_conv2d(inputs, self.kernel, **self._how(), **_spatial(self))
         return self._finish(outputs, self.bias if self.use_bias else None, _channel_axis(self))
 
 
 @keras.saving.register_keras_serializable("opgraft")
 class SeparableConv2D(ArithmeticLayer, keras.layers.SeparableConv2D):
-    def call(self, inputs):
+    _contractions = ("depthwise", "pointwise")
+
+    def call(self, inputs, training=None):
+        self._see(inputs, self.depthwise_kernel, training, "depthwise")
         outputs = ops.depthwise_conv2d(
-            inputs, self.depthwise_kernel, arithmetic=self.arithmetic, **_spatial(self)
+            inputs, self.depthwise_kernel, **self._how("depthwise"), **_spatial(self)
         )
+        self._see(outputs, self.pointwise_kernel, training, "pointwise")
         outputs = ops.conv2d(
             outputs,
             self.pointwise_kernel,
-            arithmetic=self.arithmetic,
             data_format=self.data_format,
+            **self._how("pointwise"),
         )
         return self._finish(outputs, self.bias if self.use_bias else None, _channel_axis(self))

@@ -24,10 +24,11 @@ class Contract(keras.Operation):
         self.contraction = contraction
         self.arithmetic = arithmetic
 
-    def call(self, left, right):
-        return backend().contract(self.contraction, self.arithmetic, left, right)
+    def call(self, left, right, state=None):
+        states = _states(self.arithmetic, state)
+        return backend().contract(self.contraction, self.arithmetic, left, right, states)
 
-    def compute_output_spec(self, left, right):
+    def compute_output_spec(self, left, right, state=None):
         dtype = keras.backend.standardize_dtype
         self.contraction.check_dtypes(dtype(left.dtype), dtype(right.dtype))
         self.arithmetic.check(self.contraction)
@@ -58,10 +59,10 @@ class Einsum(keras.Operation):
         self.equation = equation
         self.arithmetic = arithmetic
 
-    def call(self, x, kernel):
-        return einsum_dense(self.equation, x, kernel, arithmetic=self.arithmetic)
+    def call(self, x, kernel, state=None):
+        return einsum_dense(self.equation, x, kernel, arithmetic=self.arithmetic, state=state)
 
-    def compute_output_spec(self, x, kernel):
+    def compute_output_spec(self, x, kernel, state=None):
         left, right, out = _einsum_terms(self.equation, len(x.shape), len(kernel.shape))
         sizes = dict(zip(right, kernel.shape, strict=True)) | dict(zip(left, x.shape, strict=True))
         dtype = keras.backend.standardize_dtype(x.dtype)
@@ -79,18 +80,42 @@ class Einsum(keras.Operation):
 
 
 @opaque
-def contract(contraction: Contraction, arithmetic: Any, left, right):
+def contract(contraction: Contraction, arithmetic: Any, left, right, state: Any = None):
     """Any contraction under any arithmetic; the one door that all operations go through."""
     arithmetic = standardize(arithmetic)
+    states = _states(arithmetic, state)
     if isinstance(left, keras.KerasTensor) or isinstance(right, keras.KerasTensor):
         left, right = _with_shape(left, right), _with_shape(right, left)
-        return Contract(contraction, arithmetic).symbolic_call(left, right)
+        return Contract(contraction, arithmetic).symbolic_call(left, right, state)
     recording.observe(arithmetic, left)
     if recording.is_exact():
-        arithmetic = exact
+        arithmetic, states = exact, ((), ())
     if recording.is_recording():
         recording.note(Use(contraction, arithmetic, _shape(left), _shape(right)))
-    return backend().contract(contraction, arithmetic, left, right)
+    return backend().contract(contraction, arithmetic, left, right, states)
+
+
+def _states(arithmetic: Arithmetic, state: Any) -> tuple[tuple, tuple]:
+    """What the quantizers of the input and of the kernel remember; () for nothing.
+
+    Raises:
+        ArgumentError: it is not what they declare.
+    """
+    if state is None:
+        return (), ()
+    declared = tuple(tuple(q.states) for q in (arithmetic.input, arithmetic.kernel))
+    try:
+        first, second = (tuple(part) for part in state)
+    except (TypeError, ValueError):
+        first = second = (None,)
+    given = tuple(tuple(tuple(getattr(s, "shape", ())) for s in part) for part in (first, second))
+    if given != tuple(tuple(s.shape for s in part) for part in declared):
+        due = ", ".join(f"({', '.join(f'{s.name} {s.shape}' for s in part)})" for part in declared)
+        raise ArgumentError(
+            f"state={state!r} must be a pair, of tensors that the quantizer of the input and that "
+            f"of the kernel remember; due, with their shapes: ({due})"
+        )
+    return first, second
 
 
 class Use(NamedTuple):
@@ -112,7 +137,8 @@ def _with_shape(value, other):
 
 
 @opaque
-def matmul(a, b, *, arithmetic: Any, transpose_a: bool = False, transpose_b: bool = False):
+def matmul(a, b, *, arithmetic: Any, transpose_a: bool = False, transpose_b: bool = False,
+           state: Any = None):  # fmt: skip
     """Matrix product under an arithmetic.
 
     Args:
@@ -121,6 +147,8 @@ def matmul(a, b, *, arithmetic: Any, transpose_a: bool = False, transpose_b: boo
             two are batch dimensions and broadcast.
         arithmetic: how products are computed, forward and backward; None means exact.
         transpose_a, transpose_b: take the operand transposed in its last two dimensions.
+        state: what the quantizers remember: for that of `a`, and for that of `b`, the tensors
+            that its `states` declare. None: nothing; a range is then that of the operand.
 
     Returns:
         [..., m, n], of the operands' dtype if it is floating.
@@ -130,12 +158,13 @@ def matmul(a, b, *, arithmetic: Any, transpose_a: bool = False, transpose_b: boo
         DtypeError: `a` and `b` differ in dtype.
         UnsupportedError: the arithmetic has no matrix product.
     """
-    return contract(spec.MatMul(bool(transpose_a), bool(transpose_b)), arithmetic, a, b)
+    return contract(spec.MatMul(bool(transpose_a), bool(transpose_b)), arithmetic, a, b, state)
 
 
 @opaque
 def conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=1, groups: int = 1,
-           data_format: str = "channels_last", pad_value: float = 0.0):  # fmt: skip
+           data_format: str = "channels_last", pad_value: float = 0.0,
+           state: Any = None):  # fmt: skip
     """2-D convolution (cross-correlation) under an arithmetic.
 
     Args:
@@ -150,6 +179,7 @@ def conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=
             convolved by itself.
         data_format: "channels_last" or "channels_first".
         pad_value: the value of padded positions, finite.
+        state: what the quantizers remember, as in `matmul`.
 
     Returns:
         [batch, out_h, out_w, out] in the layout of `x`.
@@ -168,13 +198,13 @@ def conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=
         channels_first=first,
         pad_value=spec.pad_number(pad_value),
     )
-    return contract(contraction, arithmetic, x, kernel)
+    return contract(contraction, arithmetic, x, kernel, state)
 
 
 @opaque
 def depthwise_conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=1,
                      groups: int = 1, data_format: str = "channels_last",
-                     pad_value: float = 0.0):  # fmt: skip
+                     pad_value: float = 0.0, state: Any = None):  # fmt: skip
     """Depthwise 2-D convolution under an arithmetic: every channel by itself.
 
     Args:
@@ -198,12 +228,13 @@ def depthwise_conv2d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", 
         channels_first=first,
         pad_value=spec.pad_number(pad_value),
     )
-    return contract(contraction, arithmetic, x, kernel)
+    return contract(contraction, arithmetic, x, kernel, state)
 
 
 @opaque
 def conv1d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=1, groups: int = 1,
-           data_format: str = "channels_last", pad_value: float = 0.0):  # fmt: skip
+           data_format: str = "channels_last", pad_value: float = 0.0,
+           state: Any = None):  # fmt: skip
     """1-D convolution under an arithmetic: the `conv2d` of height 1.
 
     Args:
@@ -238,6 +269,7 @@ def conv1d(x, kernel, *, arithmetic: Any, strides=1, padding="VALID", dilations=
             groups=groups,
             data_format=data_format,
             pad_value=pad_value,
+            state=state,
         )
     except ArgumentError as error:
         raise ArgumentError(f"conv1d, as a conv2d of height 1: {error}") from None
@@ -269,13 +301,14 @@ def _padding_1d(padding, kernel, dilation: int):
 
 
 @opaque
-def einsum_dense(equation: str, x, kernel, *, arithmetic: Any):
+def einsum_dense(equation: str, x, kernel, *, arithmetic: Any, state: Any = None):
     """`einsum(equation, x, kernel)` for the equations of a dense layer, by one matrix product.
 
     Args:
         equation: two operands and a result, such as "abc,cd->abd" or "...x,xy->...y".
         x, kernel: tensors with the dimensions of the first two terms.
         arithmetic: how products are computed, forward and backward; None means exact.
+        state: what the quantizers remember, as in `matmul`.
 
     Returns:
         A tensor with the dimensions of the third term.
@@ -288,7 +321,7 @@ def einsum_dense(equation: str, x, kernel, *, arithmetic: Any):
     """
     if isinstance(x, keras.KerasTensor) or isinstance(kernel, keras.KerasTensor):
         x, kernel = _with_shape(x, kernel), _with_shape(kernel, x)
-        return Einsum(equation, standardize(arithmetic)).symbolic_call(x, kernel)
+        return Einsum(equation, standardize(arithmetic)).symbolic_call(x, kernel, state)
     left, right, out = _einsum_terms(equation, len(x.shape), len(kernel.shape))
     batch = [label for label in out if label in left and label in right]
     rows = [label for label in out if label in left and label not in right]
@@ -299,7 +332,7 @@ def einsum_dense(equation: str, x, kernel, *, arithmetic: Any):
     sizes = dict(zip(right, shape(kernel), strict=True)) | dict(zip(left, shape(x), strict=True))
     a = _arranged(x, left, (batch, rows, inner), sizes)
     b = _arranged(kernel, right, (batch, inner, columns), sizes)
-    y = matmul(a, b, arithmetic=arithmetic)
+    y = matmul(a, b, arithmetic=arithmetic, state=state)
     y = keras.ops.reshape(y, [sizes[label] for label in batch + rows + columns])
     order = [(batch + rows + columns).index(label) for label in out]
     return y if order == sorted(order) else keras.ops.transpose(y, order)

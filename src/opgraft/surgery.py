@@ -119,8 +119,9 @@ def restore(model: keras.Model) -> keras.Model:
             "classes derive from og.layers; nothing was changed"
         )
     for layer in swapped:
+        keras_private.set_sublayer(layer, "remembered", None)
         del layer.arithmetic
-        layer.__class__ = layers.native_layer(type(layer))
+        keras_private.become(layer, layers.native_layer(type(layer)))
         layer.supports_jit = True
     keras_private.forget_functions(model)
     return model
@@ -245,7 +246,7 @@ def _contraction(layer: keras.Layer):
 def _graft(layer: keras.Layer, arithmetic: Arithmetic) -> None:
     twin = _TWINS.get(type(layer))
     if twin is not None:
-        layer.__class__ = twin
+        keras_private.become(layer, twin)
     layer.set_arithmetic(arithmetic)
 
 

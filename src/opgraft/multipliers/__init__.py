@@ -13,9 +13,11 @@ from opgraft.multipliers.families import (
     sign_magnitude,
     truncated,
 )
+from opgraft.multipliers.floating import FloatMultiplier
 
 __all__ = [
     "Cost",
+    "FloatMultiplier",
     "Multiplier",
     "ZeroBehaviour",
     "broken_array",

@@ -1,18 +1,16 @@
 """`Multiplier`: a product of two short numbers as a table, with its facts."""
 
-import base64
 import dataclasses
 import functools
 import hashlib
 import os
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from opgraft.errors import ArgumentError
-from opgraft.multipliers import codes, errors
+from opgraft.multipliers import codes, errors, packing
 from opgraft.values import Value
 
 Widths = int | tuple[int, int]
@@ -315,7 +313,7 @@ class Multiplier(Value):
             values = [[float(x) for x in each] for each in self.values]
         return {
             "type": self.type_name,
-            "table": base64.b64encode(zlib.compress(self._bytes(), 9)).decode(),
+            "table": packing.packed(self.table.astype(codes.stored_dtype(self.table))),
             "shape": list(self.table.shape),
             "dtype": codes.stored_dtype(self.table),
             "signed": self.signed,
@@ -329,9 +327,8 @@ class Multiplier(Value):
     def from_fields(cls, **fields: Any) -> "Multiplier":
         """What `to_config` wrote."""
         try:
-            data = zlib.decompress(base64.b64decode(fields["table"], validate=True))
-            table = np.frombuffer(data, fields["dtype"]).reshape(fields["shape"])
-        except (ValueError, TypeError, KeyError, zlib.error) as error:
+            table = packing.unpacked(fields["table"], fields["dtype"], fields["shape"])
+        except (ValueError, TypeError, KeyError) as error:
             raise ArgumentError(f"the saved multiplier's table cannot be read: {error}") from None
         signed, values = fields["signed"], fields["values"]
         found, _ = codes.checked_table(table, signed, values, ascending=False)

@@ -52,6 +52,7 @@ def checked_table(
         if signed is not None or ascending:
             raise ArgumentError("give either values, or signed and ascending")
         left, right = _operand_values(values, array.shape)
+        left, right = (np.where(np.isnan(v), np.nan, v) for v in (left, right))  # one NaN of many
         return Table(array, None, (left, right)), ()
     if ascending:
         if signed is False:

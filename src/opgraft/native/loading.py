@@ -7,7 +7,6 @@ import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from opgraft import environment
 from opgraft.errors import ArgumentError, LibraryError, PrototypeError
 from opgraft.native import callables, core, prototype, source
 from opgraft.products.c_function import CSymbol
@@ -174,16 +173,11 @@ def _open(symbol: CSymbol, path: pathlib.Path) -> None:
         ) from None
 
 
-def compiled_file(symbol: CSymbol) -> pathlib.Path:
-    """The shared object that really runs: a private copy, or what a source was compiled to."""
-    return environment.cache_folder() / f"{symbol.binary or symbol.hash}.so"
-
-
 def _exported(symbol: CSymbol) -> list[str]:
     """Names in the dynamic symbol table, where `nm` is there to read it."""
     try:
         done = subprocess.run(
-            ["nm", "-D", "--defined-only", str(compiled_file(symbol))],
+            ["nm", "-D", "--defined-only", str(symbol.compiled_file)],
             capture_output=True,
             text=True,
             check=False,

@@ -1,6 +1,8 @@
 """The contract of a product."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from opgraft.errors import UnsupportedError
 from opgraft.quantizers import Quantizer, identity
@@ -23,6 +25,25 @@ class Product(Value):
 
     supports_jit: ClassVar[bool] = False
     in_python: ClassVar[bool] = False  # whether it holds code that no operation can carry
+
+    @property
+    def label(self) -> str:
+        """What multiplies, for messages."""
+        return repr(self)
+
+    @property
+    def default_quantizers(self) -> tuple[Quantizer, Quantizer]:
+        """Of the input and of the kernel, where nothing else is asked for."""
+        return identity, identity
+
+    def meaning(
+        self, c: Contraction, input: Any, kernel: Any, left: np.ndarray, right: np.ndarray
+    ) -> np.ndarray | None:
+        """What is due under these quantizers, in NumPy and float64, by a loop nest.
+
+        None: the exact contraction, or what the product's function is claimed to compute.
+        """
+        return None
 
     def check(self, contraction: Contraction) -> None:
         """Raise `UnsupportedError` for a contraction that this product cannot compute."""

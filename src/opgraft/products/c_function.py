@@ -1,9 +1,15 @@
 """The user's C functions."""
 
+import ctypes
 import dataclasses
 import os
-from typing import ClassVar
+import pathlib
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+import numpy as np
+
+from opgraft import environment
 from opgraft.errors import UnsupportedError
 from opgraft.native import core
 from opgraft.products._base import Product
@@ -48,6 +54,19 @@ class CSymbol:
     def spec(self) -> core.FunctionSpec:
         text = (self.library, self.hash, self.binary, self.symbol, self.plan)
         return core.FunctionSpec(*map(os.fsencode, text), self.address or None, self.thread_safe)
+
+    @property
+    def compiled_file(self) -> pathlib.Path:
+        """The shared object that really runs: a private copy, or what a source was compiled to."""
+        return environment.cache_folder() / f"{self.binary or self.hash}.so"
+
+    def scalar(self) -> Callable[[Any, Any], Any]:
+        """A scalar function that was opened, to be called from Python."""
+        kinds = [_NUMPY_NAMES[word.split(":")[-1]] for word in self.plan.split()]
+        prototype = ctypes.CFUNCTYPE(*(np.ctypeslib.as_ctypes_type(kind) for kind in kinds))
+        if self.address:
+            return prototype(self.address)
+        return prototype((self.symbol, ctypes.CDLL(str(self.compiled_file))))
 
     @property
     def roles(self) -> dict[str, str]:

@@ -3,41 +3,31 @@
 import dataclasses
 import math
 import numbers
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from opgraft.errors import ArgumentError
-from opgraft.quantizers._base import Codes, Quantizer
+from opgraft.quantizers import running
+from opgraft.quantizers._base import Codes, Scaled, State, codes_dtype
+from opgraft.quantizers.running import GREATEST, SMALLEST, is_range
 
 
-class Linear(Quantizer):
-    """Whole numbers q of `bits` bits, of which each stands for scale (q - zero point).
+class Linear(Scaled):
+    """Whole numbers q of 2 to 16 bits, of which each stands for scale (q - zero point).
 
     Attributes:
-        bits: 2 to 8.
         signed: whether codes are two's complement numbers.
-        per_channel: whether each output channel has a scale of its own.
     """
 
-    bits: int
     signed: ClassVar[bool]
-    per_channel: bool
 
-    def dynamic(self) -> "Linear":
-        raise NotImplementedError
-
-    def calibrated(self, low: float, high: float) -> "Linear":
-        """For values from low to high."""
-        raise NotImplementedError
-
-    def encode(self, x: np.ndarray, axes: tuple[int, ...] | None = None) -> Codes:
-        """The meaning, in NumPy; `axes` are those that share a scale, None for all."""
-        raise NotImplementedError
-
-    def passes(self, x: np.ndarray) -> np.ndarray:
-        """Where the pseudo-gradient is 1: where nothing is clipped."""
-        raise NotImplementedError
+    @property
+    def numbers(self) -> np.ndarray:
+        """The whole number that each code stands for."""
+        codes = np.arange(2**self.bits, dtype=np.int64)
+        return np.where(self.signed & (codes >= 2 ** (self.bits - 1)), codes - 2**self.bits, codes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +40,12 @@ class Symmetric(Linear):
     B. Jacob et al., "Quantization and training of neural networks", CVPR 2018).
 
     Args:
-        bits: 2 to 8.
+        bits: 2 to 16; a table has room for 8.
         limit: the largest absolute value; None: that of each tensor, found anew at each call,
             without a gradient of its own.
         per_channel: a limit of its own for each output channel; for kernels only.
+        momentum: m, from 0 to below 1: the limit is a running average. In training it becomes
+            m * limit + (1 - m) * (that of this tensor), and the first tensor sets it.
 
     Raises:
         ArgumentError: an argument is no number that it can be.
@@ -65,9 +57,15 @@ class Symmetric(Linear):
     bits: int = 8
     limit: float | None = None
     per_channel: bool = False
+    momentum: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", _bits(self.bits))
+        if self.momentum is not None:
+            object.__setattr__(self, "momentum", _momentum(self.momentum))
+            if self.per_channel or self.limit is not None:
+                other = "per_channel=True" if self.per_channel else "limit=..."
+                raise ArgumentError(f"Symmetric({other}, momentum=...): give one of the two")
         if self.limit is None:
             return
         if self.per_channel:
@@ -82,13 +80,24 @@ class Symmetric(Linear):
     def top(self) -> int:
         return int(2 ** (self.bits - 1)) - 1
 
+    @property
+    def states(self) -> tuple[State, ...]:
+        return () if self.momentum is None else (State("limit"),)
+
+    def next_states(self, states: Sequence[Any], x: Any) -> Sequence[Any]:
+        return () if self.momentum is None else running.limit(self.momentum, states, x)
+
+    def with_states(self, states: Sequence[Any]) -> "Symmetric":
+        limit = float(states[0]) if states else 0.0
+        return self.calibrated(-limit, limit) if is_range(limit) else self.dynamic()
+
     def dynamic(self) -> "Symmetric":
-        return dataclasses.replace(self, limit=None)
+        return dataclasses.replace(self, limit=None, momentum=None)
 
     def calibrated(self, low: float, high: float) -> "Symmetric":
         limit = max(abs(low), abs(high))
-        limit = limit if limit >= _SMALLEST else 1.0  # nothing but zeros
-        return dataclasses.replace(self, limit=limit, per_channel=False)
+        limit = limit if limit >= SMALLEST else 1.0  # nothing but zeros
+        return dataclasses.replace(self, limit=limit, per_channel=False, momentum=None)
 
     def passes(self, x: np.ndarray) -> np.ndarray:
         return np.ones(x.shape, bool) if self.limit is None else abs(x) <= x.dtype.type(self.limit)
@@ -104,7 +113,8 @@ class Symmetric(Linear):
         scale = np.where(scale > 0, scale, x.dtype.type(1))
         numbers = np.clip(np.rint(x / scale), -self.top, self.top)
         codes = numbers.astype(np.int64) & (2**self.bits - 1)
-        return Codes(codes.astype(np.uint8), scale, 0, (numbers * scale).astype(x.dtype))
+        values = (numbers * scale).astype(x.dtype)
+        return Codes(codes.astype(codes_dtype(self.bits)), scale, 0, values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,9 +127,10 @@ class Affine(Linear):
     same scheme.
 
     Args:
-        bits: 2 to 8.
+        bits: 2 to 16; a table has room for 8.
         low, high: the range, which must hold 0; None: that of each tensor and 0, found anew at
             each call.
+        momentum: both ends are running averages (see `Symmetric`).
 
     Raises:
         ArgumentError: an argument is no number that it can be.
@@ -132,11 +143,16 @@ class Affine(Linear):
     bits: int = 8
     low: float | None = None
     high: float | None = None
+    momentum: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", _bits(self.bits))
         low: Any = self.low
         high: Any = self.high
+        if self.momentum is not None:
+            object.__setattr__(self, "momentum", _momentum(self.momentum))
+            if low is not None or high is not None:
+                raise ArgumentError("Affine(low=..., momentum=...): give a range or a momentum")
         if low is None and high is None:
             return
         known = _is_number(low) and _is_number(high)
@@ -152,13 +168,24 @@ class Affine(Linear):
     def top(self) -> int:
         return int(2**self.bits) - 1
 
+    @property
+    def states(self) -> tuple[State, ...]:
+        return () if self.momentum is None else (State("low"), State("high"))
+
+    def next_states(self, states: Sequence[Any], x: Any) -> Sequence[Any]:
+        return () if self.momentum is None else running.ends(self.momentum, states, x)
+
+    def with_states(self, states: Sequence[Any]) -> "Affine":
+        low, high = map(float, states or (0, 0))
+        return self.calibrated(low, high) if is_range(high - low) else self.dynamic()
+
     def dynamic(self) -> "Affine":
-        return dataclasses.replace(self, low=None, high=None)
+        return dataclasses.replace(self, low=None, high=None, momentum=None)
 
     def calibrated(self, low: float, high: float) -> "Affine":
         low, high = min(low, 0.0), max(high, 0.0)
-        high = high if high - low >= _SMALLEST else low + 1.0  # nothing but zeros
-        return dataclasses.replace(self, low=low, high=high)
+        high = high if high - low >= SMALLEST else low + 1.0  # nothing but zeros
+        return dataclasses.replace(self, low=low, high=high, momentum=None)
 
     def passes(self, x: np.ndarray) -> np.ndarray:
         if self.low is None:
@@ -179,17 +206,22 @@ class Affine(Linear):
         zero = int(np.rint(-kind(low) / scale))
         numbers = np.clip(np.rint(x / scale) + zero, 0, self.top)
         values = ((numbers - zero) * scale).astype(x.dtype)
-        return Codes(numbers.astype(np.uint8), np.asarray(scale), zero, values)
-
-
-_SMALLEST, _GREATEST = 1e-30, 1e30  # of a range, so that float32 has its scale
+        return Codes(numbers.astype(codes_dtype(self.bits)), np.asarray(scale), zero, values)
 
 
 def _bits(bits: Any) -> int:
     whole = isinstance(bits, numbers.Integral) and not isinstance(bits, bool)
-    if not whole or not 2 <= int(bits) <= 8:
-        raise ArgumentError(f"bits={bits!r}: a whole number from 2 to 8 is needed")
+    if not whole or not 2 <= int(bits) <= 16:
+        raise ArgumentError(f"bits={bits!r}: a whole number from 2 to 16 is needed")
     return int(bits)
+
+
+def _momentum(momentum: Any) -> float:
+    if not (_is_number(momentum) and 0 <= momentum < 1):
+        raise ArgumentError(
+            f"momentum={momentum!r}: it must be a number from 0 to below 1, such as 0.99"
+        )
+    return float(momentum)
 
 
 def _is_number(value: Any) -> bool:
@@ -199,4 +231,4 @@ def _is_number(value: Any) -> bool:
 
 def _is_size(value: Any) -> bool:
     """Whether float32 has room for it, and for a 255th of it."""
-    return _is_number(value) and _SMALLEST <= value <= _GREATEST
+    return _is_number(value) and SMALLEST <= value <= GREATEST

@@ -8,7 +8,7 @@ import numpy as np
 from opgraft import gradients, ops
 from opgraft.arithmetic import Arithmetic
 from opgraft.errors import UnsupportedError
-from opgraft.products import CFunction, CSymbol, PythonFunction, Table
+from opgraft.products import CFunction, CSymbol, PythonFunction
 from opgraft.spec import Conv2D, MatMul
 from opgraft.verification import contract, due, isolated, python_functions
 from opgraft.verification.cases import CASES, Case, like
@@ -184,11 +184,10 @@ def claimed(
     meaning = due.Meaning(multiply and due.elementwise(multiply, dtype))
     operands = left.astype(dtype), right.astype(dtype)
     allowed = (limit or 0.0) * meaning.magnitude(case, *operands)
-    product = arithmetic.product
-    if multiply is not None or not isinstance(product, Table):
-        return meaning.due(case, *operands), allowed
     quantizers = arithmetic.input, arithmetic.kernel
-    expected = product.meaning(case.contraction, *quantizers, left, right)  # type: ignore[arg-type]
+    expected = arithmetic.product.meaning(case.contraction, *quantizers, left, right)
+    if multiply is not None or expected is None:
+        return meaning.due(case, *operands), allowed
     return expected, allowed + 1e-5 * np.max(abs(expected), initial=1.0)  # the scales' rounding
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from opgraft.arithmetic import Arithmetic
 from opgraft.products import CFunction
-from opgraft.quantizers import Linear
+from opgraft.quantizers import Scaled
 from opgraft.verification import due
 from opgraft.verification.cases import Case
 
@@ -24,4 +24,4 @@ def integers(arithmetic: Arithmetic, case: Case) -> tuple[np.ndarray, np.ndarray
 
 
 def quantizes(arithmetic: Arithmetic) -> bool:
-    return isinstance(arithmetic.input, Linear) or isinstance(arithmetic.kernel, Linear)
+    return isinstance(arithmetic.input, Scaled) or isinstance(arithmetic.kernel, Scaled)

@@ -110,10 +110,11 @@ class ChildProcess:
         Raises:
             EndedError: there is none; the process has ended.
         """
-        watch = _Watch(limits, self._taken)
         try:
             self._connection.settimeout(max(limits.seconds, _TICK))
             self._connection.sendall(child.pack(head, blocks))
+            # Only now: neither the time nor the memory of a large request is the function's.
+            watch = _Watch(limits, self._taken)
             return child.unpack(lambda size: self._read(size, watch))
         except TimeoutError:
             raise self._ended(timed_out=True) from None

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from opgraft.native import loading
 from opgraft.products.c_function import CSymbol
 from opgraft.verification import child
 from opgraft.verification.calls import (
@@ -230,7 +229,7 @@ class Sandbox:
             symbol = self.symbol
             self._starts += 1
             self._process = ChildProcess.fork() if symbol.address else ChildProcess.spawn()
-            files = [str(loading.compiled_file(symbol))]
+            files = [str(symbol.compiled_file)]
             files += [] if symbol.binary else [symbol.library]
             head = {
                 "do": "load", "plan": symbol.plan, "symbol": symbol.symbol, "files": files,

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from opgraft.native import loading
 from opgraft.native.vjp import GRADIENTS
 from opgraft.products import CSymbol
 from opgraft.spec import Conv2D
@@ -123,7 +122,7 @@ def _call(symbol: CSymbol, case: _Case) -> Iterator[str]:
 
 
 def _run(symbol: CSymbol, case: _Case, buffers: dict[str, Guarded]) -> None:
-    function = getattr(ctypes.CDLL(str(loading.compiled_file(symbol))), symbol.symbol)
+    function = getattr(ctypes.CDLL(str(symbol.compiled_file)), symbol.symbol)
     function.restype = None
     arguments: list[Any] = []
     for role, kind in symbol.roles.items():

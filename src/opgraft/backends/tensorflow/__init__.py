@@ -5,7 +5,7 @@ import tensorflow as tf
 from opgraft.backends.tensorflow import library, probe
 from opgraft.backends.tensorflow.contraction import contract, with_python_gradient
 from opgraft.backends.tensorflow.custom import custom_op
-from opgraft.backends.tensorflow.tables import check as check_table
+from opgraft.backends.tensorflow.self_check import check as check_product
 
 VERSION = tf.__version__
 opaque = tf.autograph.experimental.do_not_convert
@@ -27,6 +27,6 @@ def set_threads_from_framework() -> int:
 
 
 __all__ = [
-    "VERSION", "check_table", "contract", "custom_op", "is_tracing", "is_variable", "opaque",
+    "VERSION", "check_product", "contract", "custom_op", "is_tracing", "is_variable", "opaque",
     "probe", "set_threads_from_framework", "with_python_gradient",
 ]  # fmt: skip

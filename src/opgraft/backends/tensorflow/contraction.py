@@ -13,8 +13,15 @@ from opgraft.gradients import Custom, native
 from opgraft.spec import Contraction
 
 
-def contract(contraction: Contraction, arithmetic: Arithmetic, left, right) -> tf.Tensor:
+def contract(
+    contraction: Contraction, arithmetic: Arithmetic, left, right, states=((), ())
+) -> tf.Tensor:
     """The contraction of two tensors under an arithmetic, differentiable.
+
+    Args:
+        contraction, arithmetic: what is computed, and how.
+        left, right: the operands.
+        states: of the input's quantizer and of the kernel's; () for none.
 
     Raises:
         ArgumentError: the shapes do not fit, as far as they are known.
@@ -38,7 +45,8 @@ def contract(contraction: Contraction, arithmetic: Arithmetic, left, right) -> t
     shape = None
     if left.shape.rank is not None and right.shape.rank is not None:
         shape = contraction.output_shape(tuple(left.shape), tuple(right.shape))
-    result = products.run(arithmetic.product, contraction, arithmetic, left, right)
+    remembered = {"states": states} if any(states) else {}
+    result = products.run(arithmetic.product, contraction, arithmetic, left, right, **remembered)
     if shape is not None and not tf.executing_eagerly():
         result.set_shape(shape)
     return result

@@ -7,17 +7,21 @@ import tensorflow as tf
 
 from opgraft import gradients, values
 from opgraft.arithmetic import Arithmetic
-from opgraft.backends.tensorflow import native, symbols, tables
+from opgraft.backends.tensorflow import native, quantized, symbols, tables, through_c
 from opgraft.backends.tensorflow.library import follow_once, ops
-from opgraft.products import CFunction, Exact, Product, PythonFunction, Table
-from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
+from opgraft.products import CFunction, Exact, Mantissas, Product, PythonFunction, Quantized
+from opgraft.spec import Contraction
 
 
 @functools.singledispatch
 def run(
     product: Product, contraction: Contraction, arithmetic: Arithmetic, left, right
 ) -> tf.Tensor:
-    """The result of `contraction` under `arithmetic`, whose product this is."""
+    """The result of `contraction` under `arithmetic`, whose product this is.
+
+    Of a product that lets quantizers with states pass, the function takes `states=` as well:
+    those of the input's quantizer, and those of the kernel's.
+    """
     raise NotImplementedError(f"TensorFlow has no way to run {type(product).__name__}")
 
 
@@ -37,7 +41,7 @@ def _(product: CFunction, contraction, arithmetic, left, right):
         "arithmetic": values.to_json(arithmetic),
         "Tout": product.result_dtype(contraction, left.dtype.name),
     }
-    return _through_c(contraction, attributes, left, right)
+    return through_c.contract(contraction, attributes, left, right)
 
 
 @run.register
@@ -51,15 +55,27 @@ def _(product: PythonFunction, contraction, arithmetic, left, right):
 
 
 @run.register
-def _(product: Table, contraction, arithmetic, left, right):
+def _(product: Mantissas, contraction, arithmetic, left, right):
     follow_once()
-    used, value = tables.run(product, contraction, arithmetic, left, right)
+    product.check_operands(left.dtype.name)
+    operands = tf.stop_gradient(left), tf.stop_gradient(right)
+    value = tf.cast(tables.mantissas(product, contraction, *operands), left.dtype)
+    return _graft(contraction, _in_memory(arithmetic), left, right, value)
+
+
+@run.register
+def _(product: Quantized, contraction, arithmetic, left, right, states=((), ())):
+    follow_once()
+    used, value = quantized.run(product, contraction, arithmetic, left, right, states)
+    if arithmetic.gradient.of_codes:  # those of what was used may be others, in a range of its own
+        return _graft(contraction, arithmetic, left, right, value)
     # The gradient is that of the operands as they were used; a range that was calibrated is
     # one of activations, not of what flows back.
-    anew = dataclasses.replace(
-        arithmetic, input=arithmetic.input.dynamic(), kernel=arithmetic.kernel.dynamic()
-    )
-    return _graft(contraction, _in_memory(anew), used[0], used[1], value)
+    if not arithmetic.gradient.of_output:
+        arithmetic = dataclasses.replace(
+            arithmetic, input=arithmetic.input.dynamic(), kernel=arithmetic.kernel.dynamic()
+        )
+    return _graft(contraction, _in_memory(arithmetic), used[0], used[1], value)
 
 
 def _graft(contraction, arithmetic: Arithmetic, left, right, value) -> tf.Tensor:
@@ -75,24 +91,7 @@ def _graft(contraction, arithmetic: Arithmetic, left, right, value) -> tf.Tensor
 
 @functools.lru_cache(maxsize=1024)
 def _in_memory(arithmetic: Arithmetic) -> Arithmetic:
-    """What the gradient must know of an arithmetic, without the product that it does not use."""
+    """What the gradient must know of an arithmetic, without a product that it does not use."""
+    if arithmetic.gradient.of_output:
+        return arithmetic
     return Arithmetic(gradient=arithmetic.gradient.of(arithmetic))
-
-
-@functools.singledispatch
-def _through_c(contraction: Contraction, attributes: dict, left, right) -> tf.Tensor:
-    """The forward op of a contraction; `attributes` say which C function it calls."""
-    raise NotImplementedError(type(contraction).__name__)
-
-
-@_through_c.register
-def _(c: MatMul, attributes, a, b):
-    transposes = {"transpose_a": c.transpose_a, "transpose_b": c.transpose_b}
-    return ops().opgraft_mat_mul(a=a, b=b, **transposes, **attributes)
-
-
-@_through_c.register
-def _(c: Conv2D, attributes, x, kernel):
-    depthwise = isinstance(c, DepthwiseConv2D)
-    op = ops().opgraft_depthwise_conv2d if depthwise else ops().opgraft_conv2d
-    return op(input=x, filter=kernel, **symbols.geometry(c), **attributes)

@@ -1,4 +1,4 @@
-"""Products by a table in TensorFlow: quantize, sum in whole numbers, give the scale back."""
+"""Sums of products by a table, through the core."""
 
 import functools
 import math
@@ -8,56 +8,75 @@ import tensorflow as tf
 
 from opgraft import environment
 from opgraft.arithmetic import Arithmetic
-from opgraft.backends.tensorflow import symbols
+from opgraft.backends.tensorflow import low_rank, symbols
 from opgraft.backends.tensorflow.library import ops
-from opgraft.backends.tensorflow.quantize import encode
-from opgraft.errors import DtypeError, OpgraftError
-from opgraft.products import Table
-from opgraft.products.table import shared_axes
+from opgraft.backends.tensorflow.zero_points import corrections, numbers
+from opgraft.products import Mantissas, Table, accumulators
+from opgraft.products.accumulators import Adder, Saturate, Wrap
 from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
 
 _LARGEST = 2**31 - 2**17  # what sums may reach in 32 bits, as the core counts it
 
 
-def run(product: Table, c: Contraction, arithmetic: Arithmetic, left, right):
-    """The operands that were used, with the quantizers' gradients, and the contraction's value."""
-    if not left.dtype.is_floating:
-        raise DtypeError(
-            f"{product.multiplier!r} is given {left.dtype.name}: it multiplies quantized floating "
-            "operands. Cast them: keras.ops.cast(x, 'float32')"
-        )
-    narrow = left.dtype if left.dtype in (tf.float32, tf.float64) else tf.float32
-    x, w = (tf.cast(operand, narrow) for operand in (left, right))
-    a = encode(arithmetic.input, x, None)
-    b = encode(arithmetic.kernel, w, list(shared_axes(c)))
-    found = sums(c, product, a.codes, b.codes, tf.stack([a.zero_point, b.zero_point]))
-    scale = tf.reshape(a.scale, []) * _of_output(c, b.scale) + a.spoilt + b.spoilt
-    value = tf.cast(found, narrow) * scale
-    used = [tf.cast(each.values, left.dtype) for each in (a, b)]
-    return used, tf.cast(tf.stop_gradient(value), left.dtype)
+def total(product: Table, c: Contraction, arithmetic: Arithmetic, a, b) -> tf.Tensor:
+    """The sums of f(a, b), with the terms of the zero points: int32, int64 or float64."""
+    zeros = tf.stack([a.zero_point, b.zero_point])
+    if not product.is_whole:
+        return _in_order(c, product, a.codes, b.codes, zeros, tf.float64)
+    if _is_exact(product, c, b.codes):
+        return sums(c, product, a.codes, b.codes, zeros)
+    of_zeros = tf.zeros([], tf.int64)
+    if not product.multiplier.signed:
+        x, w = numbers(arithmetic.input, a.codes), numbers(arithmetic.kernel, b.codes)
+        of_zeros = corrections(c, product.keeps_padding, x, w, zeros)
+    if isinstance(product.accumulator, Wrap):  # in any order
+        found = tf.cast(sums(c, product, a.codes, b.codes, zeros), tf.int64) - of_zeros
+        low, size = product.accumulator.low, 2**product.accumulator.bits
+        return tf.math.floormod(found - low, size) + low + of_zeros
+    return _in_order(c, product, a.codes, b.codes, zeros, tf.int64) + of_zeros
 
 
-def _of_output(c: Contraction, scale) -> tf.Tensor:
-    """A kernel's scale, of one number or one for each channel, beside the output."""
-    if scale.shape.rank == 0:
-        return scale
-    if isinstance(c, MatMul):
-        return tf.linalg.matrix_transpose(scale) if c.transpose_b else scale
-    flat = tf.reshape(scale, [-1])
-    return tf.reshape(flat, [1, -1, 1, 1] if getattr(c, "channels_first", False) else [1, 1, 1, -1])
+def _is_exact(product: Table, c: Contraction, b) -> bool:
+    """Whether no sum can leave the accumulator."""
+    held = product.accumulator
+    if not isinstance(held, Saturate):
+        return held == accumulators.exact
+    terms = _terms(c, b)
+    low, high = (int(f(product.entries)) for f in (np.min, np.max))
+    return terms is not None and held.low <= terms * min(low, 0) and terms * high <= held.high
+
+
+def _in_order(c: Contraction, product: Table, a, b, zeros, dtype: tf.DType) -> tf.Tensor:
+    """The sums of f alone, in the order of its products, by the product's accumulator."""
+    held = product.accumulator
+    options: dict = {"Tout": dtype}
+    if isinstance(held, Saturate):
+        options["accumulator"] = [held.low, held.high]
+    if isinstance(held, Adder):
+        options |= symbols.attributes(held.symbol)
+    return _through_table(c, a, b, zeros, _entries(product), product.keeps_padding, options)
 
 
 def sums(c: Contraction, product: Table, a, b, zero_points) -> tf.Tensor:
     """The contraction of codes (uint8), as int32, or int64 where that might not hold it."""
     entries = _entries(product)
-    attributes = {
-        "table": tf.constant(entries),
-        "zero_points": zero_points,
-        "Tout": _sum_type(c, a, b, entries),
+    dtype = _sum_type(c, b, entries)
+    if low_rank.is_chosen(c, product, a, b, zero_points):
+        return low_rank.sums(c, product, a, b, zero_points, dtype)
+    options = {
+        "Tout": dtype,
         "signed_codes": bool(product.multiplier.signed),
-        "keeps_padding": product.keeps_padding,
         "engine": environment.table_engine(),
     }
+    return _through_table(c, a, b, zero_points, entries, product.keeps_padding, options)
+
+
+def _through_table(c, a, b, zero_points, entries, keeps_padding: bool, options: dict) -> tf.Tensor:
+    """The forward op of a contraction by a table."""
+    attributes = {
+        "table": tf.constant(entries), "zero_points": zero_points, "signed_codes": False,
+        "keeps_padding": keeps_padding, **options,
+    }  # fmt: skip
     if isinstance(c, MatMul):
         return ops().opgraft_table_mat_mul(
             a=a, b=b, transpose_a=c.transpose_a, transpose_b=c.transpose_b, **attributes
@@ -68,43 +87,31 @@ def sums(c: Contraction, product: Table, a, b, zero_points) -> tf.Tensor:
     return op(input=a, filter=b, **symbols.geometry(c), **attributes)
 
 
+def mantissas(product: Mantissas, c: Contraction, left, right) -> tf.Tensor:
+    """The sums of a float multiplier's products, in float64."""
+    x, w = (tf.cast(operand, tf.float32) for operand in (left, right))
+    zeros, options = tf.zeros([2], tf.int32), {"Tout": tf.float64}
+    return _through_table(c, x, w, zeros, product.entries, False, options)
+
+
 @functools.lru_cache(maxsize=64)
 def _entries(product: Table) -> np.ndarray:
-    table = product.multiplier.table
-    return np.ascontiguousarray(table.T if product.exchanged else table, np.int32)
+    return np.ascontiguousarray(product.entries, np.int32 if product.is_whole else np.float64)
 
 
-def _sum_type(c: Contraction, a, b, entries: np.ndarray) -> tf.DType:
+def _sum_type(c: Contraction, b, entries: np.ndarray) -> tf.DType:
     """32 bits where a bound shows that they hold every sum."""
-    if b.shape.rank is None:
-        terms = None
-    elif isinstance(c, MatMul):
-        terms = b.shape[-1 if c.transpose_b else -2]
-    else:
-        sizes = b.shape.as_list()[: 2 if isinstance(c, DepthwiseConv2D) else 3]
-        terms = None if None in sizes else math.prod(sizes)
+    terms = _terms(c, b)
     # With zero points, a product becomes at most 2 * 255 * 255 larger.
     largest = int(abs(entries).max()) + 2 * 2**16 + 2**16
     return tf.int32 if terms is not None and terms * largest < _LARGEST else tf.int64
 
 
-@functools.lru_cache(maxsize=64)
-def check(product: Table) -> None:
-    """A small contraction through the real engine, against the table read by NumPy.
-
-    Raises:
-        OpgraftError: they differ; nothing would be computed as it was claimed.
-    """
-    draw = np.random.default_rng(0).integers
-    rows, columns = _entries(product).shape
-    a = draw(0, rows, (67, 5)).astype(np.uint8)
-    b = draw(0, columns, (5, 9)).astype(np.uint8)
-    for some in (67, 3):  # many rows and few
-        codes = tf.constant(a[:some]), tf.constant(b)
-        got = sums(MatMul(), product, *codes, tf.constant([0, 0])).numpy()
-        due = _entries(product)[a[:some, :, None], b[None]].sum(1)
-        if not np.array_equal(got, due):
-            raise OpgraftError(
-                f"the core does not compute {product.multiplier!r}: a small matrix product differs "
-                "from its table. Reinstall opgraft, and report this with `opgraft config`"
-            )
+def _terms(c: Contraction, b) -> int | None:
+    """How many products a sum has, where that is known."""
+    if b.shape.rank is None:
+        return None
+    if isinstance(c, MatMul):
+        return b.shape[-1 if c.transpose_b else -2]
+    sizes = b.shape.as_list()[: 2 if isinstance(c, DepthwiseConv2D) else 3]
+    return None if None in sizes else math.prod(sizes)
