@@ -381,3 +381,34 @@ def test_a_network_gives_the_same_bits_and_is_exported(tmp_path, monkeypatch):
     monkeypatch.delenv("OPGRAFT_TABLE_ENGINE")
     exported = tf.saved_model.load(tmp_path / "exported")
     np.testing.assert_allclose(exported.serve(x), due[0], rtol=1e-6, atol=1e-6)
+
+
+# ---- chosen by itself --------------------------------------------------------------------------
+
+
+def test_one_term_is_preferred():
+    cut = og.multipliers.broken_array(h1=2, signed=True)
+    plain, grouped = Conv2D(padding="SAME"), Conv2D(groups=2)
+    for multiplier, contraction, zeros, preferred in (
+        (cut, plain, (0, 0), True),
+        (cut, MatMul(), (0, 0), True),
+        (cut, grouped, (0, 0), False),
+        (cut, DepthwiseConv2D(), (0, 0), False),
+        (cut, plain, None, False),  # beside the centred codes
+        (og.multipliers.exact(), plain, None, True),
+        (og.multipliers.broken_array(v=3, signed=True), plain, (0, 0), False),
+        (og.multipliers.mitchell(), plain, (0, 0), False),
+    ):
+        product = og.approximate(multiplier).product
+        assert low_rank.is_preferred(contraction, product, zeros) == preferred
+
+
+def test_not_where_tensorflow_may_round(monkeypatch):
+    product = og.approximate(og.multipliers.broken_array(h1=2, signed=True)).product
+    shapes = tf.TensorShape((3, 7)), tf.TensorShape((7, 4))
+    assert low_rank.why_not(MatMul(), product, shapes, (0, 0)) == ""
+    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
+    why = low_rank.why_not(MatMul(), product, shapes, (0, 0))
+    assert why == "ONEDNN_DEFAULT_FPMATH_MODE lets TensorFlow round what it multiplies"
+    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "strict")
+    assert low_rank.why_not(MatMul(), product, shapes, (0, 0)) == ""
