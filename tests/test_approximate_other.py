@@ -14,9 +14,10 @@ from hypothesis.extra import numpy as hnp
 
 import opgraft as og
 from opgraft.errors import ArgumentError, DtypeError, OpgraftError, PrototypeError, UnsupportedError
+from opgraft.native import core
 from opgraft.products import accumulators
 from opgraft.quantizers import Affine, Levels, Symmetric
-from opgraft.spec import Conv2D, MatMul
+from opgraft.spec import Conv2D, DepthwiseConv2D, MatMul
 
 rng = np.random.default_rng(5)
 SOURCE = """
@@ -195,6 +196,29 @@ void vjp(const float *a, const float *b, const float *y, const float *dy, int m,
         inside = input.passes(left.numpy())
         np.testing.assert_allclose(da, np.where(inside, y[0, 0], 0), rtol=1e-5)
         np.testing.assert_allclose(db, np.full((5, 4), 2 * y[2, 3]), rtol=1e-5)
+
+
+def test_what_has_run_is_counted(source, monkeypatch):
+    table, low = (
+        og.approximate(SIGNED),
+        og.approximate(og.multipliers.broken_array(h1=2, signed=True)),
+    )
+    saturating = arithmetic("saturates", source)
+    for held, case, engine in (
+        (table, Case(MatMul(), (80, 7), (7, 9)), "expanded"),
+        (table, Case(MatMul(), (3, 7), (7, 9)), "rows"),
+        (table, Case(DepthwiseConv2D(), (1, 5, 6, 3), (2, 3, 3, 1)), "depthwise"),
+        (saturating, Case(Conv2D(), (1, 5, 6, 3), (2, 3, 3, 4)), "in order"),
+        (arithmetic("mantissas", source), Case(MatMul(), (3, 7), (7, 9)), "in order"),
+        (low, Case(MatMul(), (80, 7), (7, 9)), "low_rank"),
+    ):
+        before = core.runs()
+        og.ops.contract(case.contraction, held, *case.normals())
+        assert [name for name, count in core.runs().items() if count > before[name]] == [engine]
+    monkeypatch.setenv("OPGRAFT_TABLE_ENGINE", "rows")
+    before = core.runs()
+    og.matmul(*Case(MatMul(), (80, 7), (7, 9)).normals(), arithmetic=low)
+    assert core.runs() == before | {"rows": before["rows"] + 1}
 
 
 # ---- accumulators ----------------------------------------------------------------------------

@@ -218,6 +218,11 @@ typedef struct {
   const og_accumulator *accumulator; /* null: exact sums */
 } og_table;
 
+/* How many contractions each engine has computed in this process, so that it can be seen which
+ * one ran; of look-ups, which serve the low-rank engine, how many there were. */
+typedef enum { OG_RAN_EXPANDED, OG_RAN_ROWS, OG_RAN_DEPTHWISE, OG_RAN_IN_ORDER, OG_RAN_LOOK_UP, OG_RAN_COUNT } og_ran;
+OG_EXPORT void og_runs(int64_t counts[OG_RAN_COUNT]);
+
 /* Through the user's function; or, where `table` is not null, through a table: operands are then
  * codes (U8), results sums (I32 or I64; I64 by an accumulator, F64 of real entries). */
 typedef struct {

@@ -5,6 +5,7 @@
 #include "../generic/internal.h"
 #include "float_environment.h"
 #include "parallel.h"
+#include "runs.h"
 
 namespace {
 
@@ -22,6 +23,7 @@ void for_chunks(int64_t n, Body body) {
 }  // namespace
 
 extern "C" void og_look_up(const float column[256], const uint8_t *codes, int64_t n, float *numbers) {
+  og::count_run(OG_RAN_LOOK_UP);
   for_chunks(n, [&](int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count; i++) numbers[i] = column[codes[i]];
   });

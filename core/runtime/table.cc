@@ -7,6 +7,7 @@
 
 #include "conv2d.h"
 #include "parallel.h"
+#include "runs.h"
 #include "table_engine.h"
 #include "table_in_order.h"
 #include "../generic/internal.h"
@@ -245,7 +246,9 @@ og_status run_table_matmul(const og_call &call, const og_matmul_spec &s, const v
   if (is_in_order(*call.table)) return run_in_order_matmul(call, s, a, b, out, scratch, message);
   Products products(*call.table, scratch);
   og_status status = check_sums(call, products, s.k, message);
-  if (expands(products, s.m, s.n, call.table->engine)) products.transpose();
+  const bool expanding = expands(products, s.m, s.n, call.table->engine);
+  count_run(expanding ? OG_RAN_EXPANDED : OG_RAN_ROWS);
+  if (expanding) products.transpose();
   const Layout layout = lay_out(s.m, s.k, s.n, call.threads);
   char *rest = scratch + Products::bytes();
   uint8_t *turned = reinterpret_cast<uint8_t *>(rest + layout.total());
@@ -305,8 +308,9 @@ og_status run_table_conv2d(const og_call &call, const og_conv2d_spec &spec, cons
   if (status) return status;
   Products products(*call.table, scratch);
   if ((status = check_sums(call, products, k, message))) return status;
-  if (products.is_short && (is_depthwise(s) || expands(products, rows, n, call.table->engine)))
-    products.transpose();
+  const bool expanding = expands(products, rows, n, call.table->engine);
+  count_run(is_depthwise(s) ? OG_RAN_DEPTHWISE : expanding ? OG_RAN_EXPANDED : OG_RAN_ROWS);
+  if (expanding || (is_depthwise(s) && products.is_short)) products.transpose();
   if (is_depthwise(s)) {
     Depthwise{call, s, products, x, w, out, scratch + Products::bytes()}.run();
     return OG_OK;

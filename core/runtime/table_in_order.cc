@@ -9,6 +9,7 @@
 #include "conv2d.h"
 #include "float_environment.h"
 #include "parallel.h"
+#include "runs.h"
 
 namespace og {
 namespace {
@@ -213,6 +214,7 @@ size_t in_order_scratch(int64_t k, int64_t n, int threads) {
 
 og_status run_in_order_matmul(const og_call &call, const og_matmul_spec &s, const void *a,
                               const void *b, void *out, char *scratch, og_message *message) {
+  count_run(OG_RAN_IN_ORDER);
   const og_dtype dtype = call.operand_dtype;
   const int64_t size = static_cast<int64_t>(og_dtype_size(dtype));
   for (int64_t i = 0; i < s.batches; i++) {
@@ -232,6 +234,7 @@ og_status run_in_order_matmul(const og_call &call, const og_matmul_spec &s, cons
 
 og_status run_in_order_conv2d(const og_call &call, const og_conv2d_spec &spec, const void *input,
                               const void *kernel, void *out, char *scratch, og_message *message) {
+  count_run(OG_RAN_IN_ORDER);
   og_conv2d_spec s = spec;
   const og_table &t = *call.table;
   const og_dtype gathered = call.operand_dtype == OG_U8 ? OG_U16 : call.operand_dtype;

@@ -21,6 +21,7 @@ from opgraft.calibration import calibrate
 from opgraft.data import Dataset
 from opgraft.errors import ArgumentError
 from opgraft.multipliers import Multiplier, exact
+from opgraft.native import core
 from opgraft.quantizers import Symmetric
 from opgraft.training import Plan, kernel_errors
 
@@ -171,6 +172,7 @@ class Noise:
         exact: the signal-to-noise ratio, in dB, against the exact product of the same codes.
         native: the same against the float layer.
         constant: what part of the first noise's power is the same all over a channel.
+        engine: what has computed it; several where it has several contractions.
     """
 
     layer: str
@@ -178,6 +180,7 @@ class Noise:
     exact: float
     native: float
     constant: float
+    engine: str
 
 
 @kernel_errors()
@@ -223,7 +226,9 @@ def _noise(layer: Any, calls: Sequence[tuple]) -> Noise:
     like = exact_like(arithmetic.product.multiplier)
     product = dataclasses.replace(arithmetic.product, multiplier=like)
     with _without_activation(layer):
+        before = core.runs()
         ours = _outputs(layer, calls)
+        engines = [name for name, count in core.runs().items() if count > before[name]]
         with recording.exactly():
             native = _outputs(layer, calls)
         with _under(layer, dataclasses.replace(arithmetic, product=product)):
@@ -232,7 +237,8 @@ def _noise(layer: Any, calls: Sequence[tuple]) -> Noise:
     power, constant = np.mean(noise**2), np.mean(noise.mean(axis=0) ** 2)
     share = float(constant / power) if power else 0.0
     kind = layers.native_layer(type(layer)).__name__
-    return Noise(layer.name, kind, decibels(due, ours), decibels(native, ours), share)
+    apart = decibels(due, ours), decibels(native, ours)
+    return Noise(layer.name, kind, *apart, share, ", ".join(engines))
 
 
 def decibels(due: np.ndarray, given: np.ndarray) -> float:

@@ -87,6 +87,7 @@ def _layer(before: Noise, after: Noise | None) -> dict[str, Any]:
         "snr_exact_db": before.exact,
         "snr_float_db": before.native,
         "constant_share": before.constant,
+        "engine": before.engine,
     }
     return told if after is None else told | {"snr_exact_retrained_db": after.exact}
 
@@ -141,12 +142,14 @@ def _layers(outcome: Outcome) -> Table:
     heads = ["layer", "", "against exact", "against float", "constant"]
     if outcome.noises_after:
         heads.append("retrained")
+    heads.append("engine")
     sheet = _sheet(*heads)
     for before, after in _noises(outcome):
         cells = [before.kind, *map(decibels, (before.exact, before.native))]
         cells.append(f"{before.constant:.0%}")
         if after is not None:
             cells.append(decibels(after.exact))
+        cells.append(before.engine)
         sheet.add_row(Text(before.layer), *cells)
     return sheet
 
@@ -154,7 +157,7 @@ def _layers(outcome: Outcome) -> Table:
 def _sheet(*heads: str) -> Table:
     sheet = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for at, head in enumerate(heads):
-        text = at == 0 or head == ""
+        text = at == 0 or head in ("", "engine")
         sheet.add_column(head, justify="left" if text else "right", overflow="fold")
     return sheet
 

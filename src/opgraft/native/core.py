@@ -110,6 +110,16 @@ def process_token() -> str:
     return core().og_process_token().decode()
 
 
+ENGINES = ("expanded", "rows", "depthwise", "in order", "low_rank")  # as the core counts them
+
+
+def runs() -> dict[str, int]:
+    """How often each engine of products by a table has run in this process."""
+    counts = (ctypes.c_int64 * len(ENGINES))()
+    core().og_runs(counts)
+    return dict(zip(ENGINES, counts, strict=True))
+
+
 def roles() -> list[str]:
     """The names that a parameter can have in a plan."""
     return core().og_roles().decode().split()
@@ -126,6 +136,6 @@ def _checked(function, *arguments) -> None:
 
 
 __all__ = [
-    "ABI_VERSION", "CORE_PATH", "TENSORFLOW_PATH", "FunctionSpec", "core",
-    "hash_file", "loaded_libraries", "open_function", "process_token", "roles", "set_threads",
+    "ABI_VERSION", "CORE_PATH", "ENGINES", "TENSORFLOW_PATH", "FunctionSpec", "core", "hash_file",
+    "loaded_libraries", "open_function", "process_token", "roles", "runs", "set_threads",
 ]  # fmt: skip
