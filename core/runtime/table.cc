@@ -167,8 +167,12 @@ struct Depthwise {
         for (int64_t start = 0; start < taps; start += most) {  // so many fit into 32 bits
           const int64_t n = std::min(kChannels, s.out_ch - first);
           std::fill(sums, sums + n * s.out_w, 0);
-          for (int64_t tap = start; tap < std::min(taps, start + most); tap++)
-            add_tap(line, tap, first, n, sums);
+          for (int64_t tap = start, stop = std::min(taps, start + most); tap < stop;) {
+            const bool three = tap % s.filter_w + 3 <= s.filter_w && tap + 3 <= stop;
+            if (three) add_taps<3>(line, tap, first, n, sums);
+            else add_taps<1>(line, tap, first, n, sums);
+            tap += three ? 3 : 1;
+          }
           for (int64_t o = 0; o < n; o++)
             put(out, call.result_dtype, place + (first + o) * to.channel, to.x, s.out_w,
                 sums + o * s.out_w, start == 0);
@@ -181,30 +185,55 @@ struct Depthwise {
     return aligned(static_cast<size_t>(s.out_w * kChannels) * sizeof(int32_t));
   }
 
-  // What one tap adds to a line of outputs, channel by channel.
-  void add_tap(int64_t line, int64_t tap, int64_t first, int64_t n, int32_t *sums) const {
+  // What some taps of one row of the kernel, from `tap` on, add to a line of outputs, channel by
+  // channel: where all of them see the image, a sum is read and written once for them.
+  template <int kTaps>
+  void add_taps(int64_t line, int64_t tap, int64_t first, int64_t n, int32_t *sums) const {
     const int64_t y = line % s.out_h * s.stride_h - s.pad_top + tap / s.filter_w * s.dilation_h;
-    const int64_t shift = tap % s.filter_w * s.dilation_w - s.pad_left, step = s.stride_w * in.x;
-    // Outputs from `left` on and before `right` see the image, the others its padding.
-    int64_t left = shift < 0 ? (-shift + s.stride_w - 1) / s.stride_w : 0;
-    int64_t right = shift < s.in_w ? (s.in_w - 1 - shift) / s.stride_w + 1 : 0;
-    if (y < 0 || y >= s.in_h) right = 0;
-    right = std::min(right, s.out_w);
-    left = std::min(left, right);
+    const int64_t step = s.stride_w * in.x;
+    int64_t shift[kTaps], left[kTaps], right[kTaps], low = 0, high = s.out_w;
+    for (int t = 0; t < kTaps; t++) {
+      shift[t] = (tap + t) % s.filter_w * s.dilation_w - s.pad_left;
+      // Outputs from `left` on and before `right` see the image, the others its padding.
+      left[t] = shift[t] < 0 ? (-shift[t] + s.stride_w - 1) / s.stride_w : 0;
+      right[t] = shift[t] < s.in_w ? (s.in_w - 1 - shift[t]) / s.stride_w + 1 : 0;
+      if (y < 0 || y >= s.in_h) right[t] = 0;
+      right[t] = std::min(right[t], s.out_w);
+      left[t] = std::min(left[t], right[t]);
+      low = std::max(low, left[t]);
+      high = std::min(high, right[t]);
+    }
+    if (high <= low) low = high = s.out_w;
     for (int64_t o = 0; o < n; o++, sums += s.out_w) {
-      const uint8_t w = kernel[tap * s.out_ch + first + o];
-      const uint8_t *codes = x + line / s.out_h * in.image + y * in.y + shift * in.x +
-                             (first + o) / multiplier * in.channel;
+      const uint8_t *w = kernel + tap * s.out_ch + first + o;
+      const uint8_t *codes = x + line / s.out_h * in.image + y * in.y + (first + o) / multiplier * in.channel;
+      auto add = [&](auto product) {
+        for (int64_t ox = low; ox < high; ox++) {
+          int32_t sum = sums[ox];
+          for (int t = 0; t < kTaps; t++) sum += product(t, codes[shift[t] * in.x + ox * step]);
+          sums[ox] = sum;
+        }
+        for (int t = 0; t < kTaps; t++) {
+          auto add_alone = [&](int64_t from, int64_t to) {
+            for (int64_t ox = from; ox < to; ox++) sums[ox] += product(t, codes[shift[t] * in.x + ox * step]);
+          };
+          add_alone(left[t], std::min(low, right[t]));
+          add_alone(std::max(high, left[t]), right[t]);
+        }
+      };
       if (products.is_short) {
-        const int16_t *column = products.transposed + kCodes * w;
-        for (int64_t ox = left; ox < right; ox++) sums[ox] += column[codes[ox * step]] + products.centre;
+        const int16_t *columns[kTaps];
+        for (int t = 0; t < kTaps; t++) columns[t] = products.transposed + kCodes * w[t * s.out_ch];
+        add([&](int t, uint8_t code) { return columns[t][code] + products.centre; });
       } else {
-        for (int64_t ox = left; ox < right; ox++) sums[ox] += products.entries[codes[ox * step] << 8 | w];
+        add([&](int t, uint8_t code) { return products.entries[code << 8 | w[t * s.out_ch]]; });
       }
       if (!call.table->keeps_padding) continue;
-      const int32_t padded = products.entries[pad << 8 | w];
-      for (int64_t ox = 0; ox < left; ox++) sums[ox] += padded;
-      for (int64_t ox = right; ox < s.out_w; ox++) sums[ox] += padded;
+      for (int t = 0; t < kTaps; t++) {
+        const int32_t padded = products.entries[pad << 8 | w[t * s.out_ch]];
+        for (int64_t ox = 0; ox < left[t]; ox++) sums[ox] += padded;
+        for (int64_t ox = right[t]; ox < s.out_w; ox++) sums[ox] += padded;
+      }
     }
   }
 };
