@@ -196,7 +196,7 @@ def verify_matrices(function, **options):
     [
         (loops, {"time_limit": 0.7}, "never returns"),
         (closes_everything_and_loops, {"time_limit": 0.7}, "never returns"),
-        (allocates, {"memory_limit": 1 << 28}, "takes too much memory"),
+        (allocates, {"memory_limit": 1 << 28, "time_limit": 20.0}, "takes too much memory"),
         (lambda a, b: os._exit(0), {}, "crashes (exit(0))"),
         (lambda a, b: os._exit(77), {}, "crashes (exit(77))"),
         (lambda a, b: os.abort(), {}, "crashes (SIGABRT)"),
