@@ -462,6 +462,17 @@ def test_sizes_beyond_all_memory_do_not_kill_the_process(new_process, c_matmul, 
     assert output.strip().endswith("[[1.0]]")
 
 
+@pytest.mark.parametrize(
+    ("strides", "pad", "text"),
+    [(1, 10**6, r"takes [\d.,]+ TiB, more than any machine has.*smaller padding"),
+     (2**31 - 1, 2**31 - 1, "is beyond TensorFlow's 32 bits.*Give smaller ones")],
+)  # fmt: skip
+def test_exact_sizes_beyond_all_memory_are_refused_with_words(strides, pad, text):
+    x, kernel = np.ones((2, 4, 5, 3), "float32"), np.ones((3, 2, 3, 2), "float32")
+    with pytest.raises(og.errors.ArgumentError, match=text):
+        og.conv2d(x, kernel, arithmetic=og.exact, strides=strides, padding=((pad, pad), (pad, pad)))
+
+
 # ---- the cache -------------------------------------------------------------------------------
 
 USE = """

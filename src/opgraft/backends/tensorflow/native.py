@@ -8,11 +8,13 @@ and the gradients are the very operations that TensorFlow's own would be.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import tensorflow as tf
 
+from opgraft.errors import ArgumentError
 from opgraft.spec import Contraction, Conv2D, DepthwiseConv2D, MatMul
 
 
@@ -31,6 +33,7 @@ def _(c: MatMul, a, b):
 def _(c: Conv2D, x, kernel):
     if _has_no_output(c, x, kernel):
         return _no_output(c, x, kernel)
+    _refuse_sizes_beyond_memory(c, x, kernel)
     if c.channels_first:
         return _through_channels_last(c, x, kernel)
     if is_one_operation(c):
@@ -51,6 +54,7 @@ def _(c: Conv2D, x, kernel):
 def _(c: DepthwiseConv2D, x, kernel):
     if _has_no_output(c, x, kernel):
         return _no_output(c, x, kernel)
+    _refuse_sizes_beyond_memory(c, x, kernel)
     if c.channels_first:
         return _through_channels_last(c, x, kernel)
     if is_one_operation(c):
@@ -84,6 +88,31 @@ def _no_output(c: Conv2D, x, kernel):
     nothing = tf.concat([tf.reshape(x, [-1])[:0], tf.reshape(kernel, [-1])[:0]], 0)
     shape = c.output_shape(tuple(x.shape), tuple(kernel.shape))
     return tf.reshape(nothing, [tf.shape(x)[0] if size is None else size for size in shape])
+
+
+# TensorFlow's oneDNN convolution ends the process where no memory can hold the result, and where
+# a size does not fit in 32 bits.
+_MOST_BYTES = 2**40
+_LARGEST_SIZE = 2**31 - 2
+
+
+def _refuse_sizes_beyond_memory(c: Conv2D, x, kernel) -> None:
+    if x.shape.rank is None or kernel.shape.rank is None:
+        return
+    shape = c.output_shape(tuple(x.shape), tuple(kernel.shape))
+    count = math.prod(size for size in shape if size is not None) * x.dtype.size
+    if count > _MOST_BYTES:
+        raise ArgumentError(
+            f"opgraft: the result of shape {shape} takes {count / 2**40:,.1f} TiB, more than any "
+            f"machine has: {c.padding=}, {c.strides=}. Give a smaller padding, or larger strides."
+        )
+    for axis in (0, 1):
+        size = (x.shape[c.spatial_axes[axis]] or 0) + sum(c.explicit_padding[axis])
+        if max(size, c.strides[axis]) > _LARGEST_SIZE:
+            raise ArgumentError(
+                f"opgraft: padded to a size of {size} and with strides of {c.strides[axis]}, axis "
+                f"{axis} is beyond TensorFlow's 32 bits: {c.padding=}. Give smaller ones."
+            )
 
 
 def _pads_with(c: Conv2D) -> bool:
@@ -162,14 +191,14 @@ def _or_zeros(c: Conv2D, upstream, operand, compute) -> tf.Tensor:
     """The gradient, or zeros where the convolution had no output at all.
 
     TensorFlow refuses a kernel larger than its input, or leaves such a gradient
-    unwritten; its depthwise kernel gradient is unwritten for an empty batch too.
+    unwritten; for an empty batch, that of a depthwise kernel too, and by oneDNN of any kernel.
     """
     sizes = upstream.shape.as_list() if upstream.shape.rank is not None else [None] * 4
     if 0 in sizes:
         return tf.zeros_like(operand)
     batch, *others = sizes
     always_written = c.padding == "SAME" or None not in others
-    if always_written and (batch is not None or not isinstance(c, DepthwiseConv2D)):
+    if always_written and batch is not None:
         return compute()
     return tf.cond(tf.size(upstream) > 0, compute, lambda: tf.zeros_like(operand))
 
