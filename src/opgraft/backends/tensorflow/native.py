@@ -91,7 +91,7 @@ def _no_output(c: Conv2D, x, kernel):
 
 
 # TensorFlow's oneDNN convolution ends the process where no memory can hold the result, and where
-# a size does not fit in 32 bits.
+# a size does not fit in 32 bits. Seen while shapes are known: TensorFlow alone sees later ones.
 _MOST_BYTES = 2**40
 _LARGEST_SIZE = 2**31 - 2
 
@@ -100,11 +100,12 @@ def _refuse_sizes_beyond_memory(c: Conv2D, x, kernel) -> None:
     if x.shape.rank is None or kernel.shape.rank is None:
         return
     shape = c.output_shape(tuple(x.shape), tuple(kernel.shape))
-    count = math.prod(size for size in shape if size is not None) * x.dtype.size
-    if count > _MOST_BYTES:
+    in_bytes = math.prod(size for size in shape if size is not None) * x.dtype.size
+    if in_bytes > _MOST_BYTES:
         raise ArgumentError(
-            f"opgraft: the result of shape {shape} takes {count / 2**40:,.1f} TiB, more than any "
-            f"machine has: {c.padding=}, {c.strides=}. Give a smaller padding, or larger strides."
+            f"opgraft: the result of shape {shape} takes {in_bytes / 2**40:,.1f} TiB, more than "
+            f"any machine has: {c.padding=}, {c.strides=}. Give a smaller padding, or larger "
+            "strides."
         )
     for axis in (0, 1):
         size = (x.shape[c.spatial_axes[axis]] or 0) + sum(c.explicit_padding[axis])
