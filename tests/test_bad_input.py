@@ -447,8 +447,7 @@ HUGE = """
                               strides=strides, padding=((pad, pad), (pad, pad)))
                     print("computed")
                 except (og.errors.OpgraftError, tf.errors.OpError) as error:
-                    assert str(error)
-                    print("refused", type(error).__name__)
+                    print("refused", type(error).__name__, error)
     big = tf.broadcast_to(1.0, (1, 1))
     print(og.matmul(big, big, arithmetic=arithmetic).numpy().tolist())
 """
@@ -458,19 +457,10 @@ def test_sizes_beyond_all_memory_do_not_kill_the_process(new_process, c_matmul, 
     paths = [entry.product.symbols[0].library for entry in (c_matmul, c_conv2d)]
     exit_code, output = new_process(HUGE.format(matmul=paths[0], conv2d=paths[1]))
     assert exit_code == 0, output
-    assert len(re.findall("refused|computed", output)) == 30
+    assert len(re.findall("^(?:refused .*Error .|computed)", output, re.M)) == 30
+    assert re.search(r"takes [\d.,]+ TiB, more than any machine has: .*smaller padding", output)
+    assert re.search("is beyond TensorFlow's 32 bits: .*Give smaller ones", output)
     assert output.strip().endswith("[[1.0]]")
-
-
-@pytest.mark.parametrize(
-    ("strides", "pad", "text"),
-    [(1, 10**6, r"takes [\d.,]+ TiB, more than any machine has.*smaller padding"),
-     (2**31 - 1, 2**31 - 1, "is beyond TensorFlow's 32 bits.*Give smaller ones")],
-)  # fmt: skip
-def test_exact_sizes_beyond_all_memory_are_refused_with_words(strides, pad, text):
-    x, kernel = np.ones((2, 4, 5, 3), "float32"), np.ones((3, 2, 3, 2), "float32")
-    with pytest.raises(og.errors.ArgumentError, match=text):
-        og.conv2d(x, kernel, arithmetic=og.exact, strides=strides, padding=((pad, pad), (pad, pad)))
 
 
 # ---- the cache -------------------------------------------------------------------------------

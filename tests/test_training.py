@@ -385,7 +385,9 @@ def assert_trained_as_one_device_does(report):
 
 
 def test_two_mirrored_devices_train_as_one_native_device_does():
-    even, odd = reports_of(start("mirrored"))
+    # With oneDNN, TensorFlow fuses the gradients of kernel and bias, and writes none of a bias for
+    # the empty batch of the second device: a plain Keras network fails in the same way.
+    even, odd = reports_of(start("mirrored", TF_ENABLE_ONEDNN_OPTS="0"))
     losses = assert_trained_as_one_device_does(even)
     np.testing.assert_allclose(even["losses"], losses, rtol=0.05)  # a mean of the devices' means
     assert odd["losses"][1] < odd["losses"][0]

@@ -20,6 +20,14 @@ from opgraft.spec import MatMul
 CRASH = "*(volatile int *)0 = 1;"
 
 
+@pytest.fixture
+def interruptible():
+    """A process started in the background of a shell ignores interrupts, and so would Python."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def source(before="", after="", head=""):
     return f"{head}\n{loaded.product(before, after)}"
 
@@ -368,7 +376,9 @@ def test_nothing_is_left_behind(compile_c, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("seconds", [0.4, *(pytest.param(s, marks=pytest.mark.slow)
                                            for s in (1.0, 2.0, 3.0))])  # fmt: skip
-def test_nothing_is_left_behind_by_an_interrupt(seconds, compile_c, tmp_path, monkeypatch):
+def test_nothing_is_left_behind_by_an_interrupt(
+    seconds, compile_c, tmp_path, monkeypatch, interruptible
+):
     arithmetic = og.c_function(compile_c(source("for (volatile int i = 0; i < 1000000; i++);")))
     og.ops.matmul(np.ones((1, 1), np.float32), np.ones((1, 1), np.float32), arithmetic=arithmetic)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -382,7 +392,7 @@ def test_nothing_is_left_behind_by_an_interrupt(seconds, compile_c, tmp_path, mo
 
 
 @pytest.mark.filterwarnings("ignore:the Python function")
-def test_nothing_is_left_behind_by_an_interrupt_of_a_python_function():
+def test_nothing_is_left_behind_by_an_interrupt_of_a_python_function(interruptible):
     before = belongings()
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()

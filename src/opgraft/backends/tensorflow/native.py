@@ -192,14 +192,14 @@ def _or_zeros(c: Conv2D, upstream, operand, compute) -> tf.Tensor:
     """The gradient, or zeros where the convolution had no output at all.
 
     TensorFlow refuses a kernel larger than its input, or leaves such a gradient
-    unwritten; for an empty batch, that of a depthwise kernel too, and by oneDNN of any kernel.
+    unwritten; its depthwise kernel gradient is unwritten for an empty batch too.
     """
     sizes = upstream.shape.as_list() if upstream.shape.rank is not None else [None] * 4
     if 0 in sizes:
         return tf.zeros_like(operand)
     batch, *others = sizes
     always_written = c.padding == "SAME" or None not in others
-    if always_written and batch is not None:
+    if always_written and (batch is not None or not isinstance(c, DepthwiseConv2D)):
         return compute()
     return tf.cond(tf.size(upstream) > 0, compute, lambda: tf.zeros_like(operand))
 
